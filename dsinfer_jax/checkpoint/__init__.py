@@ -1,0 +1,10 @@
+"""Checkpoints: a Hugging Face folder of safetensors to the sharded parameter tree and back.
+
+Knows files, the configuration and the parameter table. Knows no mesh (the caller says where a leaf
+goes), no engine and no forward pass.
+"""
+
+from dsinfer_jax.checkpoint.errors import CheckpointError
+from dsinfer_jax.checkpoint.load import load_pretrained
+
+__all__ = ["CheckpointError", "load_pretrained"]
