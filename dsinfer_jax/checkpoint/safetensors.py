@@ -1,7 +1,7 @@
 """One safetensors file: 8 bytes of little-endian header length, a JSON header, the tensors' bytes.
 
-Written here because the `safetensors` package cannot hand F8 types to NumPy. Reading copies nothing:
-a tensor is a view of the memory-mapped file. This module knows no model.
+Written here because the `safetensors` package cannot hand F8 types to NumPy. Reading copies
+nothing: a tensor is a view of the memory-mapped file. This module knows no model.
 """
 
 import json

@@ -33,9 +33,9 @@ def load_hash_params(folder: str | Path, config: ModelConfig) -> HashParams | No
     """The derived leaves, from `folder/tokenizer.json`; None for a model without n-gram memory.
 
     Raises:
-        CheckpointError: no tokenizer, a pad token with another id than the configuration's (V15), or
-            a folded vocabulary of another size than the configuration states. The multipliers depend
-            on that size, so one different spelling would re-hash everything.
+        CheckpointError: no tokenizer, a pad token with another id than the configuration's (V15),
+            or a folded vocabulary of another size than the configuration states. The multipliers
+            depend on that size, so one different spelling would re-hash everything.
     """
     if config.engram is None:
         return None
