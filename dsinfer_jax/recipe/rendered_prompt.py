@@ -1,0 +1,81 @@
+"""A rendered prompt: text in which every control token is marked (recipe.md 4.1).
+
+While it is written, a prompt is a list of strings that alternates: plain text, control token,
+plain text, ..., plain text. Plain pieces may be empty; two of them never stand side by side, so
+the pieces between control tokens are exactly the stretches that are encoded in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsinfer_jax.recipe.conversation import Message
+from dsinfer_jax.recipe.image_sources import ImageSource
+from dsinfer_jax.recipe.values import OutputOnly
+
+
+class RenderedPrompt(OutputOnly):
+    """The prompt, the places of its control tokens, and the images its placeholders stand for."""
+
+    __slots__ = ("_image_sources", "_parts")
+    _parts: list[str]
+    _image_sources: Sequence[ImageSource]
+
+    @property
+    def prompt(self) -> str:
+        """The text. Encoding it as a whole loses the protection of the marks: use ``encode``."""
+        return "".join(self._parts)
+
+    @property
+    def special_ranges(self) -> list[tuple[int, int]]:
+        """Half-open ``(start, end)`` code point ranges of the control tokens, ascending."""
+        ranges = []
+        start = 0
+        parts = iter(self._parts)
+        for plain, control in zip(parts, parts):
+            start += len(plain)
+            end = start + len(control)
+            ranges.append((start, end))
+            start = end
+        return ranges
+
+    @property
+    def image_sources(self) -> list[ImageSource]:
+        """The images, in prompt order."""
+        return list(self._image_sources)
+
+
+def new_rendered_prompt(parts: list[str], image_sources: Sequence[ImageSource]) -> RenderedPrompt:
+    """A prompt of alternating ``parts``. Control tokens spelled empty are taken out."""
+    prompt = object.__new__(RenderedPrompt)
+    prompt._parts = parts if all(parts[1::2]) else _without_empty_controls(parts)
+    prompt._image_sources = image_sources
+    return prompt
+
+
+def write_pieces(parts: list[str], pieces: Sequence[str]) -> None:
+    """Append alternating ``pieces`` to alternating ``parts``."""
+    parts[-1] += pieces[0]
+    parts += pieces[1:]
+
+
+def content_pieces(message: Message) -> list[str]:
+    """The content of ``message`` as alternating text and image placeholders."""
+    content = message._content
+    pieces: list[str] = []
+    end = 0
+    for start, stop in message._placeholders:
+        pieces += (content[end:start], content[start:stop])
+        end = stop
+    pieces.append(content[end:])
+    return pieces
+
+
+def _without_empty_controls(parts: list[str]) -> list[str]:
+    kept = [parts[0]]
+    for control, plain in zip(parts[1::2], parts[2::2]):
+        if control:
+            kept += (control, plain)
+        else:
+            kept[-1] += plain
+    return kept
