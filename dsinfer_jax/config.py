@@ -1,7 +1,8 @@
 """The model's configuration: frozen dataclasses read from a Hugging Face `config.json`.
 
-`ModelConfig.from_pretrained(folder)` reads the published layout (model.md 1), checks every rule that is
-mathematics, and derives the layer table. Limits of particular GPU kernels (V9, V10, V11) are not checked here.
+`ModelConfig.from_pretrained(folder)` reads the published layout (model.md 1), checks every rule
+that is mathematics, and derives the layer table. Limits of particular GPU kernels (V9, V10, V11)
+are not checked here.
 This module imports the standard library only.
 """
 
@@ -19,7 +20,7 @@ CACHE_BLOCK_TOKENS = 128  # original tokens per block of compressed keys, model.
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the key, its value and what is allowed."""
+    """A configuration that cannot be used; the message names key, value and what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class DraftConfig:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One row of the layer table (model.md 1.6): what a layer owns and what it reads from others."""
+    """One row of the layer table (model.md 1.6): what a layer owns and reads from others."""
 
     index: int
     ratio: int  # 0: window only; r > 0: one compressed key per r tokens
@@ -121,7 +122,7 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything the model's mathematics needs. Field names follow `text_config`; see model.md 1.2."""
+    """Everything the mathematics needs. Field names follow `text_config`; see model.md 1.2."""
 
     vocab_size: int
     hidden_size: int
@@ -180,7 +181,8 @@ class ModelConfig:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(
-                f"{path} cannot be read ({error.strerror}); name a checkpoint folder that holds config.json"
+                f"{path} cannot be read ({error.strerror}); "
+                "name a checkpoint folder that holds config.json"
             ) from error
         try:
             values = json.loads(text)
@@ -276,7 +278,7 @@ def _is_prime(number: int) -> bool:
 
 
 def published_values() -> dict[str, Any]:
-    """The published `config.json` of DeepSeek-V4.1-Flash as a Python value (model.md 1.1 to 1.3)."""
+    """The published `config.json` of DeepSeek-V4.1-Flash as a value (model.md 1.1 to 1.3)."""
     return {
         "architectures": [ARCHITECTURE],
         "model_type": MODEL_TYPE,

@@ -4,6 +4,7 @@ Each fault is one sentence that names the key, its value and what is allowed.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from dsinfer_jax.config import (
@@ -18,7 +19,7 @@ from dsinfer_jax.config import (
     nearest_source,
 )
 
-_REQUIRED_VALUES = {
+_REQUIRED_VALUES: dict[str, dict[str, Any]] = {
     "": {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "dtype": "bfloat16"},
     "quantization_config": {
         "quant_method": "fp8",
@@ -70,8 +71,8 @@ class _Section:
 
     def number(self, key: str) -> float:
         value = self.get(key)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-            raise self.fault(key, value, "a number above 0")
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < inf:
+            raise self.fault(key, value, "a finite number above 0")
         return float(value)
 
     def boolean(self, key: str, default: bool) -> bool:
@@ -193,11 +194,11 @@ def _read_engram(text: _Section) -> EngramConfig | None:
         pad_token_id=text.integer("engram_pad_token_id", minimum=0),
         compressed_vocab_size=compressed,
     )
-    stated = text.get("engram_num_embeddings", None)
-    if stated is not None and tuple(stated) != engram.table_rows:
+    stated = text.integers("engram_num_embeddings", engram.table_rows)
+    if stated != engram.table_rows:
         raise text.fault(
             "engram_num_embeddings",
-            stated,
+            list(stated),
             f"{list(engram.table_rows)}, the sums of the hash primes",
         )
     return engram
@@ -221,7 +222,7 @@ def _read_draft(text: _Section) -> DraftConfig | None:
 
 
 def check_rules(config: ModelConfig) -> None:
-    """Refuse a configuration that breaks one of the rules V1 to V17 that are mathematics (model.md 1.5)."""
+    """Refuse a configuration that breaks a rule of model.md 1.5 that is mathematics."""
     for rule in (
         _check_ratios,
         _check_sources,
@@ -279,7 +280,7 @@ def _check_sources(config: ModelConfig) -> None:
             list(sources) == sorted(set(sources)),
             key,
             list(sources),
-            "it must be ascending without repeats, so that each consumer has one nearest source (V3)",
+            "it must be ascending without repeats: a consumer has one nearest source (V3)",
         )
         stray = [layer for layer in sources if layer not in compressed]
         _require(
@@ -323,7 +324,7 @@ def _check_sharing(config: ModelConfig) -> None:
             nearest_source(config.kv_source_layer_ids, split) == split,
             "kv_source_layer_ids",
             list(config.kv_source_layer_ids),
-            f"it must hold {split}, the first layer of ratio 1, since sharing must not cross the split (V6)",
+            f"it must hold {split}, the first layer of ratio 1: no sharing across the split (V6)",
         )
 
 
@@ -418,6 +419,13 @@ def _check_engram(config: ModelConfig) -> None:
         "engram_layer_ids",
         list(engram.layer_ids),
         f"it must be ascending backbone layers below {config.num_hidden_layers} (V13)",
+    )
+    split = config.first_consumer_layer
+    _require(
+        engram.layer_ids[-1] < split,
+        "engram_layer_ids",
+        list(engram.layer_ids),
+        f"all must lie before the first consumer layer {split} (V14)",
     )
     _require(
         engram.pad_token_id == config.pad_token_id,

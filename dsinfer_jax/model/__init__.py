@@ -9,8 +9,8 @@ Words for dimensions, the same in every file:
     keys        entries a row attends to: window keys, then selected compressed keys
     ratio       original tokens per compressed key, 1 or 2
 
-Letters in einsum strings: r rows, t tiles, h heads, d head dim, k keys, e experts, m hidden, f expert width,
-s streams, o output of a product, i its input.
+Letters in einsum strings: r rows, t tiles, h heads, d head dim, k keys, e experts, m hidden,
+f expert width, s streams, o output of a product, i its input.
 
 The room knows no scheduler, no mesh size and no file.
 """

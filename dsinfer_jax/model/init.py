@@ -17,9 +17,7 @@ from dsinfer_jax.model.hashing import hash_params
 from dsinfer_jax.model.params import MEMORY_DTYPES, Array, Params, TensorSpec, build_tree
 
 _E4M3_MAX = 448.0
-_E4M3_RMS = (
-    112.0  # a block of 1024 such normals has its largest magnitude just below the format's maximum
-)
+_E4M3_RMS = 112.0  # then a block of 1024 normals just fits the format
 _E2M1_RMS = math.sqrt(68.5 / 8)  # of sixteen equally likely codes
 _SCALE_SPREAD_RMS = math.sqrt((0.25 + 1 + 4) / 3)  # of the factors 1/2, 1 and 2
 _UE8M0_BIAS = 127
@@ -63,8 +61,8 @@ def _draw(spec: TensorSpec, random: np.random.Generator) -> np.ndarray:
 
 
 def _scales(spec: TensorSpec, random: np.random.Generator) -> np.ndarray:
-    """Exponent bytes that give a dequantised matrix about unit gain; neighbours differ."""
-    inputs = spec.shape[-1] * QUANTISATION_BLOCK
+    """Exponent bytes: rows of about unit length, embeddings of unit values; neighbours differ."""
+    inputs = 1 if spec.init == "embedding" else spec.shape[-1] * QUANTISATION_BLOCK
     code_rms = _E4M3_RMS if spec.experts is None else _E2M1_RMS
     target = 1 / (math.sqrt(inputs) * code_rms * _SCALE_SPREAD_RMS)
     spread = random.integers(-1, 2, spec.stacked_shape, np.int16)

@@ -1,9 +1,10 @@
 """The parameter tree, and the one table from which everything about it derives (model.md 11).
 
-A row of the table is a TensorSpec: where a tensor lives in the tree, what the checkpoint calls it, its shape,
-stored dtype and logical axes. `abstract` (shapes without memory), `init` (random weights), the loader, the key
-check and the writer all read that table. Weights keep their stored formats: e4m3 bytes, packed e2m1 pairs, ue8m0
-exponents. Tensors of one kind are stacked over their layers, so that the tree has few, fat leaves.
+A row of the table is a TensorSpec: where a tensor lives in the tree, what the checkpoint calls it,
+its shape, stored dtype and logical axes. `abstract` (shapes without memory), `init` (random
+weights), the loader, the key check and the writer all read that table. Weights keep their stored
+formats: e4m3 bytes, packed e2m1 pairs, ue8m0 exponents. Tensors of one kind are stacked over their
+layers, so that the tree has few, fat leaves.
 
 This module knows no file and no mesh.
 """
@@ -36,7 +37,7 @@ MEMORY_DTYPES = {
 @register_dataclass
 @dataclass(frozen=True)
 class Quantised:
-    """A weight in its stored format: e4m3 or packed e2m1 codes, and ue8m0 scales of blocks of 32."""
+    """A weight in its stored format: e4m3 or packed e2m1 codes, ue8m0 scales of blocks of 32."""
 
     weight: Array
     scale: Array
@@ -74,7 +75,7 @@ class GateParams:
 @register_dataclass
 @dataclass(frozen=True)
 class ExpertParams:
-    """SwiGLU matrices. Routed: [layers, experts, out, in / 2] packed e2m1; shared: [layers, out, in] e4m3."""
+    """SwiGLU: routed [layers, experts, out, in / 2] packed e2m1, shared [layers, out, in] e4m3."""
 
     w1: Quantised  # gate
     w3: Quantised  # up
@@ -84,7 +85,7 @@ class ExpertParams:
 @register_dataclass
 @dataclass(frozen=True)
 class LayerParams:
-    """What every layer has, stacked over layers. Routed experts stand apart (see Params.experts)."""
+    """What every layer has, stacked over layers, but for the routed experts (Params.experts)."""
 
     attn_norm: Array  # [layers, hidden]
     ffn_norm: Array  # [layers, hidden]
@@ -133,7 +134,7 @@ class EngramParams:
 @register_dataclass
 @dataclass(frozen=True)
 class HashParams:
-    """Derived from the tokenizer, not stored: the folded vocabulary and the hash multipliers (model.md 8)."""
+    """Derived from the tokenizer, not stored: folded vocabulary, hash multipliers (model.md 8)."""
 
     token_map: Array  # [vocab] int32: raw id -> compressed id
     pad_id: Array  # [] int32: compressed id of the pad token
@@ -187,7 +188,7 @@ class Params:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One row of the parameter table: a leaf of the tree and the checkpoint tensors stacked in it."""
+    """One row of the parameter table: a leaf of the tree, the checkpoint tensors stacked in it."""
 
     path: tuple[str | int, ...]  # field names (and tuple positions) from Params down
     name: str  # checkpoint name with {layer} and {expert} left open; "" for derived leaves
@@ -295,7 +296,7 @@ def _e2m1(
 def _layer_specs(
     config: ModelConfig, prefix: str, path: tuple[str, ...], layers: range, experts: int
 ) -> Iterator[TensorSpec]:
-    """What every backbone layer has; draft stages are layers of the same kind under another prefix."""
+    """What every backbone layer has; draft stages are such layers under another prefix."""
     stack: dict[str, Any] = {"layers": tuple(layers)}
     hidden, heads, head_dim = config.hidden_size, config.num_attention_heads, config.head_dim
     q_rank, o_rank = config.q_lora_rank, config.o_groups * config.o_lora_rank
@@ -427,8 +428,8 @@ def _sparse_specs(config: ModelConfig) -> Iterator[TensorSpec]:
     attn = "layers.{layer}.attn"
     kv_sources = config.kv_source_layer_ids
     gated = config.kv_sources(2)
+    stack: dict[str, Any] = {"layers": kv_sources}
     if kv_sources:
-        stack = {"layers": kv_sources}
         shape = (head_dim, hidden)
         compressor = f"{attn}.compressor"
         yield TensorSpec(
@@ -506,7 +507,12 @@ def _engram_specs(config: ModelConfig) -> Iterator[TensorSpec]:
         name = f"layers.{layer}.engram"
         axes = ("engram_rows", None)
         yield TensorSpec(
-            (*path, "embed", "weight"), f"{name}.embed.weight", (rows, width), "F8_E4M3", axes
+            (*path, "embed", "weight"),
+            f"{name}.embed.weight",
+            (rows, width),
+            "F8_E4M3",
+            axes,
+            init="embedding",
         )
         yield TensorSpec(
             (*path, "embed", "scale"),
@@ -514,6 +520,7 @@ def _engram_specs(config: ModelConfig) -> Iterator[TensorSpec]:
             (rows, width // QUANTISATION_BLOCK),
             "F8_E8M0",
             axes,
+            init="embedding",
         )
         yield from _e4m3(
             (*path, "wkv"),
@@ -587,7 +594,7 @@ def build_tree(config: ModelConfig, leaf: Callable[[TensorSpec], Any]) -> Params
 
 
 def _construct(kind: Any, values: Any) -> Any:
-    """Turn nested dictionaries into the dataclasses named by the annotations; absent parts become None."""
+    """Turn nested dictionaries into the annotated dataclasses; absent parts become None."""
     if not isinstance(values, dict):
         return values
     if not is_dataclass(kind):  # tuple[EngramParams, ...]
