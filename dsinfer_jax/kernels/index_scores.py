@@ -1,0 +1,164 @@
+"""Scores of index queries against index keys, with a running top-k (model.md 6.3 to 6.5).
+
+Two scans share their parts. The *full* scan runs over a sequence's blocks in chunks, as many as the longest
+sequence of the step needs: its cost follows the context. The *candidate* scan runs over the keys of each row's
+candidate blocks: its cost is bounded by the candidate set. Ties go to the lowest key index.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Array = jax.Array
+
+
+class Queries(NamedTuple):
+    """Index queries of a step's rows.
+
+    Attributes:
+        heads: [rows, index_heads, index_dim] in the compute type.
+        weights: [rows, index_heads] float32, of either sign.
+        visible_keys: [rows] int32: how many keys each row may see.
+    """
+
+    heads: Array
+    weights: Array
+    visible_keys: Array
+
+
+class Running(NamedTuple):
+    """The best keys so far: values descending, equal values by ascending key."""
+
+    values: Array  # [rows, k] float32, -inf where empty
+    keys: Array  # [rows, k] int32, -1 where empty
+
+
+def empty(rows: int, k: int) -> Running:
+    return Running(jnp.full((rows, k), -jnp.inf), jnp.full((rows, k), -1, jnp.int32))
+
+
+def merge(best: Running, values: Array, keys: Array) -> Running:
+    """Take the k best of the running list and new values [rows, n] whose keys all come later."""
+    values = jnp.concatenate([best.values, values], axis=-1)
+    keys = jnp.concatenate(
+        [best.keys, jnp.broadcast_to(keys, values[:, best.values.shape[1] :].shape)], -1
+    )
+    values, places = lax.top_k(values, best.values.shape[1])
+    keys = jnp.take_along_axis(keys, places, axis=-1)
+    return Running(values, jnp.where(values == -jnp.inf, -1, keys))
+
+
+def ascending(keys: Array) -> Array:
+    """Sort each row's keys ascending with the -1 padding last."""
+    last = jnp.iinfo(jnp.int32).max
+    ordered = jnp.sort(jnp.where(keys < 0, last, keys), axis=-1)
+    return jnp.where(ordered == last, -1, ordered)
+
+
+def scores(queries: Queries, keys: Array, store: Callable[[Array], Array]) -> Array:
+    """sum_h weight_h max(query_h . key, 0), rounded by `store`, as float32.
+
+    Args:
+        keys: [groups, n, index_dim]; the rows are split evenly over the groups.
+
+    Returns:
+        [rows, n]. A score of -0 becomes +0, so that equal scores tie.
+    """
+    rows, heads, width = queries.heads.shape
+    groups = keys.shape[0]
+    products = jnp.einsum(
+        "gxd,gnd->gxn",
+        queries.heads.reshape(groups, rows // groups * heads, width),
+        keys,
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    ).reshape(rows, heads, -1)
+    weighted = jnp.maximum(products, 0.0) * queries.weights[..., None]
+    total = weighted[:, 0]
+    for head in range(1, heads):  # an ordered sum: the same bits for any number of rows
+        total = total + weighted[:, head]
+    total = store(total).astype(jnp.float32)
+    return jnp.where(total == 0, 0.0, total)
+
+
+def full_scan(
+    queries: Queries,
+    fetch: Callable[[Array], Array],
+    chunk: int,
+    topk: int,
+    store: Callable[[Array], Array],
+    candidates: tuple[int, int] | None = None,
+) -> tuple[Array, Array | None]:
+    """The best keys of each row among all visible ones, and its candidate blocks.
+
+    Args:
+        fetch: chunk number -> keys [tiles, chunk, index_dim] of each tile's sequence.
+        chunk: keys per chunk, a multiple of the candidate block size.
+        topk: keys to keep.
+        candidates: (blocks to keep, keys per block), or None.
+
+    Returns:
+        keys [rows, topk] ascending, -1 padded; candidate blocks [rows, blocks] likewise, or None.
+    """
+    rows = queries.heads.shape[0]
+    visible = queries.visible_keys[:, None]
+    blocks, size = candidates or (0, 1)
+
+    def step(number: Array, state: tuple[Running, Running]) -> tuple[Running, Running]:
+        best, best_blocks = state
+        keys = number * chunk + jnp.arange(chunk, dtype=jnp.int32)
+        score = jnp.where(keys < visible, scores(queries, fetch(number), store), -jnp.inf)
+        best = merge(best, score, keys)
+        if candidates is not None:
+            ids = number * (chunk // size) + jnp.arange(chunk // size, dtype=jnp.int32)
+            block_max = jnp.max(score.reshape(rows, -1, size), axis=-1)
+            block_max = jnp.minimum(block_max, jnp.finfo(jnp.bfloat16).max.astype(jnp.float32))
+            last = (visible - 1) // size  # always kept: it may be the newest, partial block
+            block_max = jnp.where((ids == last) & (visible > 0), jnp.inf, block_max)
+            best_blocks = merge(best_blocks, block_max, ids)
+        return best, best_blocks
+
+    chunks = -(-jnp.max(queries.visible_keys) // chunk)
+    best, best_blocks = lax.fori_loop(0, chunks, step, (empty(rows, topk), empty(rows, blocks)))
+    return ascending(best.keys), ascending(best_blocks.keys) if candidates is not None else None
+
+
+def candidate_scan(
+    queries: Queries,
+    fetch: Callable[[Array], Array],
+    candidate_blocks: Array,
+    size: int,
+    blocks_per_chunk: int,
+    topk: int,
+    store: Callable[[Array], Array],
+) -> Array:
+    """The best keys of each row within its candidate blocks.
+
+    Args:
+        fetch: key numbers [rows, n] -> keys [rows, n, index_dim].
+        candidate_blocks: [rows, blocks] ascending, -1 padded.
+        size: keys per block.
+
+    Returns:
+        keys [rows, topk] ascending, -1 padded.
+    """
+    rows, blocks = candidate_blocks.shape
+    visible = queries.visible_keys[:, None]
+    offsets = jnp.arange(size, dtype=jnp.int32)
+
+    def step(number: Array, best: Running) -> Running:
+        some = lax.dynamic_slice_in_dim(
+            candidate_blocks, number * blocks_per_chunk, blocks_per_chunk, axis=1
+        )
+        keys = (some[..., None] * size + offsets).reshape(rows, -1)
+        allowed = (keys >= 0) & (keys < visible)
+        score = scores(queries, fetch(jnp.where(allowed, keys, 0)), store)
+        return merge(best, jnp.where(allowed, score, -jnp.inf), keys)
+
+    used = jnp.max(jnp.sum(candidate_blocks >= 0, axis=1))
+    chunks = jnp.minimum(-(-used // blocks_per_chunk), blocks // blocks_per_chunk)
+    best = lax.fori_loop(0, chunks, step, empty(rows, topk))
+    return ascending(best.keys)

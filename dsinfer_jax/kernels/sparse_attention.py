@@ -1,0 +1,115 @@
+"""Attention of each row to its own short list of keys, keys being values (model.md 4.4).
+
+A row's list is its window (places in a pool of recent keys) followed by its selected compressed keys (places in
+the blocks of a paged store). Only listed keys are gathered: the cost per row is bounded by the list, not by the
+context. Rows are processed a few at a time, so that the gathered keys stay small.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Array = jax.Array
+
+ROWS_PER_STEP = 32
+
+
+class PagedKeys(NamedTuple):
+    """Compressed keys of one source and, for each row, which of them it attends to."""
+
+    pages: object  # tree of arrays [blocks, keys per block, ...]
+    block: Array  # [rows, selected] int32
+    offset: Array  # [rows, selected] int32
+    visible: Array  # [rows, selected] bool
+
+
+def attend(
+    query: Array,
+    keys: Array,
+    visible: Array,
+    sink: Array,
+    scale: float,
+    weights_dtype: jnp.dtype,
+) -> Array:
+    """Softmax attention with a sink logit in the denominator only.
+
+    Args:
+        query: [rows, heads, head_dim].
+        keys: [rows, keys, head_dim], also the values.
+        visible: [rows, keys] bool. A row without a visible key gives zeros.
+        sink: [heads] float32, on the scaled-score axis.
+        weights_dtype: type the numerator's weights are rounded to; the denominator is not rounded.
+
+    Returns:
+        float32 [rows, heads, head_dim].
+    """
+    precision = lax.Precision.HIGHEST
+    scores = jnp.einsum(
+        "rhd,rkd->rhk", query, keys, precision=precision, preferred_element_type=jnp.float32
+    )
+    scores = jnp.where(visible[:, None, :], scores * jnp.float32(scale), -jnp.inf)
+    largest = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), sink[None, :, None])
+    weights = jnp.exp(scores - largest)
+    denominator = jnp.sum(weights, axis=-1) + jnp.exp(sink[None, :] - largest[..., 0])
+    # an invisible key may hold anything, a NaN included: a weight of zero does not silence it
+    values = jnp.where(visible[..., None], keys, 0)
+    numerator = jnp.einsum(
+        "rhk,rkd->rhd",
+        weights.astype(weights_dtype),
+        values.astype(weights_dtype),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+    return numerator / denominator[..., None]
+
+
+def sparse_attention(
+    query: Array,
+    pool: Array,
+    window_index: Array,
+    window_visible: Array,
+    paged: PagedKeys | None,
+    decode: Callable[[object], Array],
+    sink: Array,
+    scale: float,
+    weights_dtype: jnp.dtype,
+) -> Array:
+    """`attend` over gathered window keys and gathered, decoded compressed keys.
+
+    Args:
+        query: [rows, heads, head_dim].
+        pool: [places, head_dim] recent keys.
+        window_index: [rows, window] int32 into the pool.
+        window_visible: [rows, window] bool.
+        paged: compressed keys, or None in layers without them.
+        decode: turns gathered pages into keys [..., head_dim] of the pool's type.
+    """
+
+    def some_rows(arguments: tuple[Array, Array, Array, PagedKeys | None]) -> Array:
+        query, index, visible, listed = arguments
+        keys = pool[index]
+        if listed is not None:
+            places = (listed.block, listed.offset)
+            selected = decode(jax.tree.map(lambda page: page[places], paged.pages))
+            keys = jnp.concatenate([keys, selected], axis=1)
+            visible = jnp.concatenate([visible, listed.visible], axis=1)
+        return attend(query, keys, visible, sink, scale, weights_dtype)
+
+    lists = paged._replace(pages=None) if paged is not None else None
+    return map_rows(some_rows, (query, window_index, window_visible, lists), ROWS_PER_STEP)
+
+
+def map_rows(function: Callable, arguments: object, rows_per_step: int) -> Array:
+    """Apply a row-wise function to `rows_per_step` rows at a time; fewer rows are one step."""
+    rows = jax.tree.leaves(arguments)[0].shape[0]
+    steps = rows // rows_per_step
+    if steps <= 1 or rows % rows_per_step:
+        return function(arguments)
+    split = jax.tree.map(
+        lambda leaf: leaf.reshape(steps, rows_per_step, *leaf.shape[1:]), arguments
+    )
+    result = lax.map(function, split)
+    return result.reshape(rows, *result.shape[2:])

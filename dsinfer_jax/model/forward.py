@@ -1,0 +1,307 @@
+"""The forward pass: the numbered steps of model.md 2, on one screen.
+
+`forward` runs any plan, prefill or decode; the programs of the engine are this one function at different shapes.
+It knows no request, no scheduler, no mesh and no file.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.tree_util import register_dataclass
+
+from dsinfer_jax.config import LayerSpec, ModelConfig
+from dsinfer_jax.model.attention import attention, low_rank_query
+from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.compressor import Latents, compress, store_index_keys, store_main_keys
+from dsinfer_jax.model.engram import engram, look_back, remember_tokens, table_rows
+from dsinfer_jax.model.hyper_connection import collapse, expand, head_weights, mix
+from dsinfer_jax.model.indexer import Selection, select
+from dsinfer_jax.model.moe import moe
+from dsinfer_jax.model.numerics import Numerics, product_float, rms_norm
+from dsinfer_jax.model.observe import Observe, unobserved
+from dsinfer_jax.model.params import HyperConnectionParams, LayerParams, Params
+from dsinfer_jax.model.plan import Plan, RowIndex, row_index
+
+Array = jax.Array
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class StepResult:
+    """What a step returns to the host or hands to the draft."""
+
+    logits: Array  # [outputs, vocab] float32
+    draft_features: Array | None  # [consumer rows, targets * hidden]: stream means of the targets
+
+
+class Trunk(NamedTuple):
+    """The residual state between sub-layers."""
+
+    streams: Array  # [rows, streams, hidden]
+    pre: Array  # [rows, streams] float32: pending pre mix, from the previous sub-layer's entry
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step's constants, shared by all layers."""
+
+    params: Params
+    plan: Plan
+    config: ModelConfig
+    numerics: Numerics
+    observe: Observe
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What travels from layer to layer beside the cache."""
+
+    trunk: Trunk
+    index: RowIndex
+    is_image: Array  # [rows] bool
+    latents: Latents | None = None  # of the last source of compressed keys
+    selection: Selection | None = None  # of the last index source
+
+
+def forward(
+    params: Params,
+    cache: Cache,
+    plan: Plan,
+    config: ModelConfig,
+    numerics: Numerics,
+    observe: Observe = unobserved,
+) -> tuple[Cache, StepResult]:
+    """Run one step: rows in, cache updated, logits of the wanted rows out.
+
+    Args:
+        params, cache, plan: device trees; donate the cache.
+        observe: see `model.observe`; anything but the default unrolls the layers.
+    """
+    step = Step(params, plan, config, numerics, observe)
+    ring = cache.window.codes.shape[2]
+    index = row_index(plan.producer, plan, config.sliding_window, ring)
+    is_image = plan.token_ids == (-1 if config.image_token_id is None else config.image_token_id)
+
+    # 1  engram hashes of all engram layers
+    engram_rows, cache = hash_tokens(step, cache, index)
+    # 2  embedding; 3  equal streams, pre mix on the first
+    with jax.named_scope("embed"):
+        embedded = embed(plan.token_ids, index.valid, params, numerics)
+    streams = jnp.repeat(embedded[:, None], config.hc_mult, axis=1)
+    pre = jnp.zeros(streams.shape[:2], jnp.float32).at[:, 0].set(1.0)
+
+    # 4  layers; runs of plain layers are one scanned body each
+    flow = Flow(Trunk(streams, pre), index, is_image)
+    features: dict[int, Array] = {}
+    for run in layer_runs(config, scanned=observe is unobserved):
+        if len(run) == 1:
+            spec = run[0]
+            rows = engram_rows[spec.engram] if spec.engram is not None else None
+            flow, cache, feature = layer(step, spec.index, spec, flow, cache, rows)
+            features[spec.index] = feature
+        else:
+            flow, cache, run_features = scan_layers(step, run, flow, cache)
+            features.update(run_features)
+
+    # 5 to 7  collapse, norm, head of the wanted rows
+    with jax.named_scope("head"):
+        wanted = jax.tree.map(lambda leaf: leaf[plan.output_rows], flow.trunk)
+        logits = head(wanted, params, config, numerics, observe)
+    draft_features = None
+    if config.draft is not None:
+        targets = [features[target] for target in config.draft.target_layer_ids]
+        draft_features = observe("draft_features", -1, jnp.concatenate(targets, axis=-1))
+    return cache, StepResult(logits, draft_features)
+
+
+def layer(
+    step: Step,
+    number: Array | int,
+    spec: LayerSpec,
+    flow: Flow,
+    cache: Cache,
+    engram_rows: Array | None,
+) -> tuple[Flow, Cache, Array]:
+    """One layer (steps 4a to 4j). Also returns the stream mean at its entry, a draft feature.
+
+    Args:
+        number: of the layer; traced in a scanned run, where `spec` is any layer of the run.
+        engram_rows: [rows, columns] int32 in engram layers.
+    """
+    config, numerics, observe, params = step.config, step.numerics, step.observe, step.params
+    weights: LayerParams = jax.tree.map(lambda leaf: leaf[number], params.layers)
+    trunk, at = flow.trunk, spec.index
+
+    if spec.engram is not None:  # 4a
+        with jax.named_scope("engram"):
+            assert engram_rows is not None
+            observe("engram_trunk_in", at, trunk.streams)
+            memory = engram(
+                trunk.streams,
+                observe("engram_rows", at, engram_rows),
+                flow.is_image,
+                params.engrams[spec.engram],
+                config,
+                numerics,
+            )
+            observe("engram_embed", at, memory.rows_read)
+            observe("engram_kv", at, memory.keys_and_value)
+            observe("engram_gate", at, memory.gate)
+            trunk = trunk._replace(streams=memory.streams)
+
+    trunk = Trunk(observe("trunk_in", at, trunk.streams), observe("pre_in", at, trunk.pre))
+    h = observe("attn_in", at, sublayer_input(trunk, weights.attn_norm, weights.hc_attn, step))
+    if spec.owns_kv or spec.owns_index_keys:
+        with jax.named_scope("compressed_keys"):
+            flow, cache = store_compressed_keys(step, spec, h, flow, cache)
+    if spec.index == config.first_consumer_layer:  # 4b
+        flow, trunk, h = enter_consumer_half(step, flow, trunk, h, cache)
+    feature = numerics.store(jnp.mean(trunk.streams.astype(jnp.float32), axis=1))
+
+    # 4c to 4f  attention
+    mixes = mix(trunk.streams, weights.hc_attn, config)
+    observe("pre_attn", at, mixes.pre)
+    observe("post_attn", at, mixes.post)
+    observe("comb_attn", at, mixes.residual)
+    query = observe("q_lora", at, low_rank_query(h, weights.attention, config, numerics))
+    selection = flow.selection
+    if spec.owns_index:
+        with jax.named_scope("index"):
+            candidates = selection.candidates if selection else None
+            selection = select(
+                h, query, params, cache, step.plan, flow.index, spec, candidates,
+                config, numerics, observe,
+            )  # fmt: skip
+    with jax.named_scope("attention"):
+        y, cache = attention(
+            h, query, number, weights.attention, cache, step.plan, flow.index, spec, selection,
+            config, numerics, observe,
+        )  # fmt: skip
+    y = observe("attn_out", at, y)
+    trunk = Trunk(expand(y, trunk.streams, mixes, numerics), mixes.pre)
+    trunk = trunk._replace(streams=observe("trunk_mid", at, trunk.streams))
+
+    # 4g to 4j  mixture of experts
+    mixes = mix(trunk.streams, weights.hc_ffn, config)
+    observe("pre_ffn", at, mixes.pre)
+    observe("post_ffn", at, mixes.post)
+    observe("comb_ffn", at, mixes.residual)
+    h = observe("ffn_in", at, sublayer_input(trunk, weights.ffn_norm, weights.hc_ffn, step))
+    with jax.named_scope("moe"):
+        y = moe(
+            h, flow.index.valid, flow.is_image, number, weights, params.experts,
+            config.num_experts_per_tok, config, numerics, observe, at,
+        )  # fmt: skip
+    y = observe("moe_out", at, y)
+    trunk = Trunk(expand(y, trunk.streams, mixes, numerics), mixes.pre)
+    trunk = trunk._replace(streams=observe("trunk_out", at, trunk.streams))
+    return replace(flow, trunk=trunk, selection=selection), cache, feature
+
+
+def sublayer_input(trunk: Trunk, norm: Array, own: HyperConnectionParams, step: Step) -> Array:
+    """Collapse the streams with the pending pre mix (shifted) or the sub-layer's own, and norm."""
+    pre = trunk.pre if step.config.hc_shifted else mix(trunk.streams, own, step.config).pre
+    collapsed = collapse(trunk.streams, pre, step.numerics)
+    return rms_norm(collapsed, norm, step.config.rms_norm_eps, step.numerics)
+
+
+def head(
+    trunk: Trunk, params: Params, config: ModelConfig, numerics: Numerics, observe: Observe
+) -> Array:
+    """Collapse the last trunk, norm it, and multiply with the output matrix: float32 [rows, vocab]."""
+    pre = trunk.pre
+    if params.head_mix is not None:
+        pre = head_weights(trunk.streams, params.head_mix, config)
+    hidden = observe("final_hidden", -1, collapse(trunk.streams, pre, numerics))
+    normed = observe("final_norm", -1, rms_norm(hidden, params.norm, config.rms_norm_eps, numerics))
+    return product_float(normed, params.head, numerics)
+
+
+def embed(token_ids: Array, valid: Array, params: Params, numerics: Numerics) -> Array:
+    """Rows of the embedding [rows, hidden]; ids outside the vocabulary and padding give zeros."""
+    inside = valid & (token_ids >= 0) & (token_ids < params.embed.shape[0])
+    rows = params.embed[jnp.where(inside, token_ids, 0)]
+    return jnp.where(inside[:, None], rows, 0).astype(numerics.dtype)
+
+
+def hash_tokens(step: Step, cache: Cache, index: RowIndex) -> tuple[tuple[Array, ...], Cache]:
+    """Table rows of every engram layer, and the cache with this step's tokens remembered."""
+    hashes, engrams = step.params.hashes, step.config.engram
+    if engrams is None or hashes is None:
+        return (), cache
+    with jax.named_scope("engram_hash"):
+        recent, kept = remember_tokens(cache.recent_tokens, step.plan, index)
+        ngrams = look_back(recent, step.plan, index, hashes, engrams.max_ngram_size)
+        ngrams = step.observe("ngram_ids", -1, ngrams)
+        return table_rows(ngrams, hashes, engrams), replace(cache, recent_tokens=kept)
+
+
+def store_compressed_keys(
+    step: Step, spec: LayerSpec, h: Array, flow: Flow, cache: Cache
+) -> tuple[Flow, Cache]:
+    """Compressed keys and index keys of all rows of the step, before anyone reads them."""
+    latents, numerics = flow.latents, step.numerics
+    if spec.owns_kv:
+        latents, cache = compress(h, step.params, cache, flow.index, spec, step.config, numerics)
+        step.observe("latent", spec.index, latents.values)
+        cache = store_main_keys(
+            latents, cache, step.plan, spec, step.config, numerics, step.observe
+        )
+    assert latents is not None
+    if spec.owns_index_keys:
+        cache = store_index_keys(
+            latents, step.params, cache, step.plan, spec, step.config, numerics, step.observe
+        )
+    return replace(flow, latents=latents), cache
+
+
+def enter_consumer_half(
+    step: Step, flow: Flow, trunk: Trunk, h: Array, cache: Cache
+) -> tuple[Flow, Trunk, Array]:
+    """Go on with the consumer rows: all of them, or in compact truncation the kept ones (7.4)."""
+    ring = cache.window.codes.shape[2]
+    index = row_index(step.plan.consumer, step.plan, step.config.sliding_window, ring)
+    is_image, kept = flow.is_image, step.plan.kept
+    if kept is not None:
+        trunk, h, is_image = jax.tree.map(lambda leaf: leaf[kept], (trunk, h, is_image))
+    return replace(flow, index=index, is_image=is_image), trunk, h
+
+
+def layer_runs(config: ModelConfig, scanned: bool) -> Iterator[tuple[LayerSpec, ...]]:
+    """Layers in order: sources and engram layers alone, plain layers between them together.
+
+    Plain layers of one run differ in their weights only. Layers that own something are unrolled: each reads
+    and writes caches of its own.
+    """
+    for number, run in groupby(
+        enumerate(config.layers), key=lambda item: -1 if item[1].plain else item[0]
+    ):
+        specs = tuple(spec for _, spec in run)
+        if number != -1 or not scanned:
+            yield from ((spec,) for spec in specs)
+        else:
+            for _, half in groupby(specs, key=lambda spec: (spec.consumer, spec.ratio)):
+                yield tuple(half)
+
+
+def scan_layers(
+    step: Step, run: tuple[LayerSpec, ...], flow: Flow, cache: Cache
+) -> tuple[Flow, Cache, dict[int, Array]]:
+    """A run of plain layers as one compiled body. The cache travels in the carry, written in place."""
+    targets = step.config.draft.target_layer_ids if step.config.draft else ()
+    wanted = [spec.index for spec in run if spec.index in targets]
+
+    def body(carry: tuple[Trunk, Cache], number: Array) -> tuple[tuple[Trunk, Cache], Any]:
+        trunk, cache = carry
+        after, cache, feature = layer(step, number, run[0], replace(flow, trunk=trunk), cache, None)
+        return (after.trunk, cache), feature if wanted else None
+
+    numbers = jnp.arange(run[0].index, run[-1].index + 1, dtype=jnp.int32)
+    (trunk, cache), features = lax.scan(body, (flow.trunk, cache), numbers)
+    first = run[0].index
+    return replace(flow, trunk=trunk), cache, {at: features[at - first] for at in wanted}

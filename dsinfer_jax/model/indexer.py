@@ -1,0 +1,165 @@
+"""Which compressed keys each row attends to: index queries, scores, top-k, candidate blocks (model.md 6)."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dsinfer_jax.config import CACHE_BLOCK_TOKENS, LayerSpec, ModelConfig
+from dsinfer_jax.kernels import index_scores
+from dsinfer_jax.model import cache as caches
+from dsinfer_jax.model.cache import Cache, Stored
+from dsinfer_jax.model.numerics import Numerics, product_bf16, product_fp8
+from dsinfer_jax.model.observe import Observe
+from dsinfer_jax.model.params import Params, Quantised
+from dsinfer_jax.model.plan import Plan, RowIndex
+from dsinfer_jax.model.rotary import inverse_frequencies, rotate
+
+Array = jax.Array
+
+SCANNED_SCORES = 1 << 21  # rows x heads x keys scored at a time, at most: 8 MiB of float32
+
+
+class Selection(NamedTuple):
+    """Made by an index source, used by the layers up to the next one."""
+
+    keys: Array  # [rows, topk] int32 ascending, -1 padded
+    candidates: Array | None  # [rows, blocks] int32 ascending, -1 padded: from the candidate source
+
+
+def select(
+    h: Array,
+    low_rank_query: Array,
+    params: Params,
+    cache: Cache,
+    plan: Plan,
+    index: RowIndex,
+    spec: LayerSpec,
+    candidates: Array | None,
+    config: ModelConfig,
+    numerics: Numerics,
+    observe: Observe,
+) -> Selection:
+    """Run one index source: choose the best `index_topk` visible keys of every row."""
+    layer = spec.index
+    queries = index_queries(h, low_rank_query, params, index, spec, config, numerics)
+    observe("index_q", layer, queries.heads)
+    observe("index_w", layer, queries.weights)
+    number = caches.index_key_sources(config, spec.ratio).index(spec.index_k_source)
+    pages = jax.tree.map(lambda leaf: leaf[number], cache.index[spec.ratio])
+
+    if spec.candidates == "restricted":
+        assert candidates is not None
+        keys = _select_from_candidates(
+            queries, pages, plan, index, spec, candidates, config, numerics
+        )
+    else:
+        kept_blocks = None
+        if spec.candidates == "source":
+            kept_blocks = (config.candidate_topk_blocks, config.candidate_block_size)
+        keys, found = index_scores.full_scan(
+            queries,
+            *_chunk_reader(pages, plan, index, spec.ratio, config, numerics),
+            topk=config.index_topk,
+            store=numerics.store,
+            candidates=kept_blocks,
+        )
+        if found is not None:
+            candidates = observe("cand_blocks", layer, found)
+    return Selection(observe("index_ids", layer, keys), candidates)
+
+
+def index_queries(
+    h: Array,
+    low_rank_query: Array,
+    params: Params,
+    index: RowIndex,
+    spec: LayerSpec,
+    config: ModelConfig,
+    numerics: Numerics,
+) -> index_scores.Queries:
+    """Rotated, quantised queries per head and the weight of each head (model.md 6.2)."""
+    assert params.indexers is not None
+    source = config.index_source_layer_ids.index(spec.index)
+    wq_b = Quantised(params.indexers.wq_b.weight[source], params.indexers.wq_b.scale[source])
+    heads = product_fp8(low_rank_query, wq_b, numerics)
+    heads = heads.reshape(-1, config.index_n_heads, config.index_head_dim)
+    positions = jnp.maximum(index.positions, 0)
+    rotated = numerics.store(rotate(heads, positions, inverse_frequencies(config, spec.ratio)))
+    weights = product_bf16(h, params.indexers.weights_proj[source], numerics)
+    return index_scores.Queries(
+        heads=caches.decode(caches.encode_index(rotated, numerics), numerics),
+        weights=weights.astype(jnp.float32),
+        visible_keys=visible_keys(index, spec.ratio),
+    )
+
+
+def visible_keys(index: RowIndex, ratio: int) -> Array:
+    """klen of model.md 5: complete groups up to each row; none on padding."""
+    return (index.positions + 1) // ratio
+
+
+def _chunk_reader(
+    pages: Stored,
+    plan: Plan,
+    index: RowIndex,
+    ratio: int,
+    config: ModelConfig,
+    numerics: Numerics,
+) -> tuple:
+    """(fetch, chunk): a function chunk number -> keys of every tile's sequence, and keys per chunk."""
+    keys_per_block = CACHE_BLOCK_TOKENS // ratio
+    tables = plan.block_tables[index.tile_sequence]  # [tiles, table width]
+    budget = SCANNED_SCORES // (index.positions.shape[0] * config.index_n_heads * keys_per_block)
+    blocks = _largest_divisor(tables.shape[1], max(budget, 1))
+
+    def fetch(number: Array) -> Array:
+        some = lax.dynamic_slice_in_dim(tables, number * blocks, blocks, axis=1)
+        keys = caches.decode(jax.tree.map(lambda page: page[some], pages), numerics)
+        return keys.reshape(tables.shape[0], blocks * keys_per_block, -1)
+
+    return fetch, blocks * keys_per_block
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    """Largest power of two that divides `number` and does not exceed `limit`."""
+    return math.gcd(number, 1 << (limit.bit_length() - 1))
+
+
+def _select_from_candidates(
+    queries: index_scores.Queries,
+    pages: Stored,
+    plan: Plan,
+    index: RowIndex,
+    spec: LayerSpec,
+    candidates: Array,
+    config: ModelConfig,
+    numerics: Numerics,
+) -> Array:
+    size = config.candidate_block_size
+
+    def fetch(keys: Array) -> Array:
+        places = key_places(keys, plan, index, spec.ratio)
+        return caches.decode(jax.tree.map(lambda page: page[places], pages), numerics)
+
+    rows = index.positions.shape[0]
+    budget = SCANNED_SCORES // (rows * max(config.index_n_heads, config.index_head_dim) * size)
+    return index_scores.candidate_scan(
+        queries,
+        fetch,
+        candidates,
+        size,
+        _largest_divisor(config.candidate_topk_blocks, max(budget, 1)),
+        topk=config.index_topk,
+        store=numerics.store,
+    )
+
+
+def key_places(keys: Array, plan: Plan, index: RowIndex, ratio: int) -> tuple[Array, Array]:
+    """(block, offset) of key numbers [rows, n] of each row's own sequence; -1 reads key 0."""
+    keys_per_block = CACHE_BLOCK_TOKENS // ratio
+    keys = jnp.maximum(keys, 0)
+    block = plan.block_tables[index.sequence[:, None], keys // keys_per_block]
+    return block, keys % keys_per_block

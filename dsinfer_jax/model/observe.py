@@ -1,0 +1,45 @@
+"""Looking at, and replacing, intermediate values of the forward pass.
+
+`forward` calls `observe(name, layer, value)` at named points and goes on with what it returns. The default returns
+the value itself and costs nothing. A `Recorder` keeps values and can put others in their place: that is how choices
+of experts and keys are exported from one run and imported into another, and how layers are compared one by one.
+Observed programs unroll their layers, because a scanned layer has no number at trace time.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import jax
+
+Array = jax.Array
+Observe = Callable[[str, int, Array], Array]
+Key = tuple[str, int]
+
+DECISIONS = ("router_ids", "index_ids", "cand_blocks")
+
+
+@dataclass
+class Recorder:
+    """Records values by (name, layer), and replaces those named in `replacements`.
+
+    Create one inside the traced function and return `recorded` from it: its values belong to that trace.
+
+    Attributes:
+        names: which values to keep.
+        replacements: values to use instead, in the shape the model would compute.
+    """
+
+    names: Collection[str] = ()
+    replacements: Mapping[Key, Array] = field(default_factory=dict)
+    recorded: dict[Key, Array] = field(default_factory=dict)
+
+    def __call__(self, name: str, layer: int, value: Array) -> Array:
+        if (name, layer) in self.replacements:
+            value = self.replacements[name, layer].astype(value.dtype)
+        if name in self.names:
+            self.recorded[name, layer] = value
+        return value
+
+
+def unobserved(name: str, layer: int, value: Array) -> Array:
+    return value
