@@ -178,7 +178,7 @@ class ModelConfig:
         """
         path = Path(folder) / "config.json"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_bytes()
         except OSError as error:
             raise ConfigError(
                 f"{path} cannot be read ({error.strerror}); "

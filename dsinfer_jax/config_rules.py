@@ -308,6 +308,14 @@ def _check_sharing(config: ModelConfig) -> None:
             list(lists[fine]),
             f"it must also hold {missing} of {coarse}: a finer map refines a coarser one (V4)",
         )
+    split = config.first_consumer_layer
+    if split < config.num_hidden_layers:
+        _require(
+            nearest_source(config.kv_source_layer_ids, split) == split,
+            "kv_source_layer_ids",
+            list(config.kv_source_layer_ids),
+            f"it must hold {split}, the first layer of ratio 1: no sharing across the split (V6)",
+        )
     for key, sources in lists.items():
         for layer in range(config.num_hidden_layers):
             ratio, source = config.compress_ratios[layer], nearest_source(sources, layer)
@@ -318,14 +326,6 @@ def _check_sharing(config: ModelConfig) -> None:
                 f"layer {layer} has ratio {ratio} and its source {source} has ratio "
                 f"{config.compress_ratios[source]}; they must be equal (V5)",
             )
-    split = config.first_consumer_layer
-    if split < config.num_hidden_layers:
-        _require(
-            nearest_source(config.kv_source_layer_ids, split) == split,
-            "kv_source_layer_ids",
-            list(config.kv_source_layer_ids),
-            f"it must hold {split}, the first layer of ratio 1: no sharing across the split (V6)",
-        )
 
 
 def _check_candidates(config: ModelConfig) -> None:
