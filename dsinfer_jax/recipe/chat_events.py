@@ -202,7 +202,7 @@ class _ChatWriter:
 
     def finish(self, end: StreamEnd) -> list[ChatCompletionChunk]:
         totals = self._settings.totals.add(end)
-        usage = _usage(totals) if totals is not None else None
+        usage = _usage(totals, self.thinking) if totals is not None else None
         if usage is not None:
             closing = f',"usage":{usage}}}'
         else:
@@ -255,11 +255,11 @@ def _optional(text: str | None) -> str:
     return "null" if text is None else quote(text)
 
 
-def _usage(end: StreamEnd) -> str:
-    """The usage object (recipe.md 5.5)."""
+def _usage(end: StreamEnd, thinking: bool) -> str:
+    """The usage object (recipe.md 5.5); reasoning tokens only of a thinking generator."""
     prompt, hit, completion = end.prompt_tokens, end.cache_hit_tokens, end.completion_tokens
     details = ""
-    if end.reasoning_tokens is not None:
+    if end.reasoning_tokens is not None and thinking:
         details = f',"completion_tokens_details":{{"reasoning_tokens":{end.reasoning_tokens}}}'
     return (
         f'{{"prompt_tokens":{prompt},"completion_tokens":{completion},'

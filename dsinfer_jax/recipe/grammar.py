@@ -117,18 +117,49 @@ _FIRST_PRIVATE = 0xD800
 _OTHER_LETTER = "\udfff"
 
 
+# Both spellings of the tables share these: actions are compared by identity.
+_CONTENT = Action(Effect.CONTENT)
+_REASONING = Action(Effect.REASONING)
+_BLANK = Action(Effect.BLANK, place="text_around_json")
+_MARKUP = Action(Effect.IGNORE)
+_LEADING_NEWLINE = Action(Effect.IGNORE, place="leading_newline")
+_STRAY_THINKING_END = Action(Effect.IGNORE, place="think_end_in_content")
+_JSON_OBJECT = Action(Effect.CONTENT_LABEL, "{")
+_JSON_LIST = Action(Effect.CONTENT_LABEL, "[")
+_BETWEEN_CALLS = Action(Effect.IGNORE, place="between_calls")
+_AFTER_CALLS = Action(Effect.IGNORE, place="after_calls")
+_CALL_BEGINS = Action(Effect.CALL_BEGINS)
+_NAME_TEXT = Action(Effect.NAME_TEXT)
+_NAME_ENDS = Action(Effect.NAME_ENDS)
+_BETWEEN_PARAMETERS = Action(Effect.IGNORE, place="between_parameters")
+_PARAMETER_BEGINS = Action(Effect.PARAMETER_BEGINS)
+_PARAMETER_NAME = Action(Effect.PARAMETER_NAME)
+_PARAMETER_NAME_ENDS = Action(Effect.PARAMETER_NAME_ENDS)
+_PARAMETER_KIND = Action(Effect.IGNORE, place="parameter_kind")
+_PARAMETER_LOST = Action(Effect.PARAMETER_LOST)
+_STRING_BEGINS = Action(Effect.STRING_BEGINS)
+_STRING_TEXT = Action(Effect.STRING_TEXT)
+_STRING_ENDS = Action(Effect.STRING_ENDS)
+_JSON_BEGINS = Action(Effect.JSON_BEGINS)
+_JSON_TEXT = Action(Effect.JSON_TEXT)
+_JSON_ENDS = Action(Effect.JSON_ENDS)
+_ARGUMENTS_END = Action(Effect.ARGUMENTS_END)
+
+
 @lru_cache(maxsize=256)
 def build_grammar(options: GrammarOptions) -> Grammar:
     """Build the tables for both kinds of pieces (recipe.md 5.1, 5.3)."""
     letters = sorted(set(options.thinking_end + options.dsml))
     private = {ord(letter): chr(_FIRST_PRIVATE + index) for index, letter in enumerate(letters)}
-    return Grammar(
-        by_text=_build_stages(options, options.thinking_end, options.dsml),
-        by_id=_build_stages(
-            options, options.thinking_end.translate(private), options.dsml.translate(private)
-        ),
-        control_letters=private,
+    stops = [Action(Effect.STOP, stop) for stop in options.stop_sequences if stop]
+    by_text, by_id = (
+        _build_stages(options, stops, thinking_end, dsml)
+        for thinking_end, dsml in (
+            (options.thinking_end, options.dsml),
+            (options.thinking_end.translate(private), options.dsml.translate(private)),
+        )
     )
+    return Grammar(by_text, by_id, private)
 
 
 def _branch(
@@ -165,126 +196,90 @@ def _stage(name: str, other: Action, branches: Iterable[Branch]) -> Stage:
     return Stage(name, branches, other, wake, any(branch.leading for branch in branches))
 
 
-def _build_stages(options: GrammarOptions, thinking_end: str, dsml: str) -> dict[str, Stage]:
+def _build_stages(
+    options: GrammarOptions, stops: list[Action], thinking_end: str, dsml: str
+) -> dict[str, Stage]:
     stages = [
-        *_text_stages(options, thinking_end, dsml),
+        *_text_stages(options, stops, thinking_end, dsml),
         *_call_stages(dsml),
         *_argument_stages(dsml, options.strict),
     ]
     return {stage.name: stage for stage in stages}
 
 
-def _text_stages(options: GrammarOptions, thinking_end: str, dsml: str) -> list[Stage]:
-    content = Action(Effect.CONTENT)
-    reasoning = Action(Effect.REASONING)
-    blank = Action(Effect.BLANK, place="text_around_json")
-    markup = Action(Effect.IGNORE)
-    newline = Action(Effect.IGNORE, place="leading_newline")
-    stray_end = Action(Effect.IGNORE, place="think_end_in_content")
-
-    opening = (
-        [_branch("<" + dsml, markup, "calls", newlines=True)] if options.parse_tool_calls else []
-    )
-    stops = [
-        _branch(stop, Action(Effect.STOP, stop), "finished")
-        for stop in options.stop_sequences
-        if stop
-    ]
+def _text_stages(
+    options: GrammarOptions, stops: list[Action], thinking_end: str, dsml: str
+) -> list[Stage]:
+    opening = []
+    if options.parse_tool_calls:
+        opening = [_branch("<" + dsml, _MARKUP, "calls", newlines=True)]
+    stopping = [_branch(action.text, action, "finished") for action in stops]
+    head, other = stopping, _CONTENT
     if options.parse_json_output:
+        other = _BLANK
         head = [
-            _branch("```json\n", markup, "json"),
-            _branch("```\n", markup, "json"),
-            _branch("{", Action(Effect.CONTENT_LABEL, "{"), "json"),
-            _branch("[", Action(Effect.CONTENT_LABEL, "["), "json"),
+            _branch("```json\n", _MARKUP, "json"),
+            _branch("```\n", _MARKUP, "json"),
+            _branch("{", _JSON_OBJECT, "json"),
+            _branch("[", _JSON_LIST, "json"),
         ]
-    else:
-        head = stops
-    fence_end = _branch("\n```", markup, "after_json")
 
     def answer(name: str, lead: list[Branch]) -> Stage:
-        ending = _branch(thinking_end, stray_end, "content")
-        return _stage(
-            name, blank if options.parse_json_output else content, [*head, *opening, *lead, ending]
-        )
+        ending = _branch(thinking_end, _STRAY_THINKING_END, "content")
+        return _stage(name, other, [*head, *opening, *lead, ending])
 
     def thinking(name: str, lead: list[Branch]) -> Stage:
-        ending = _branch(thinking_end, markup, "content_first", newlines=True)
-        return _stage(name, reasoning, [*opening, *lead, ending])
+        ending = _branch(thinking_end, _MARKUP, "content_first", newlines=True)
+        return _stage(name, _REASONING, [*opening, *lead, ending])
+
+    def leading(name: str) -> list[Branch]:
+        return [_branch("\n", _LEADING_NEWLINE, name, leading=True)]
 
     return [
         answer("content", []),
-        answer("content_first", [_branch("\n", newline, "content_first", leading=True)]),
+        answer("content_first", leading("content_first")),
         thinking("reasoning", []),
-        thinking("reasoning_first", [_branch("\n", newline, "reasoning_first", leading=True)]),
-        _stage("json", content, [*stops, fence_end]),
-        _stage("after_json", blank, opening),
+        thinking("reasoning_first", leading("reasoning_first")),
+        _stage("json", _CONTENT, [*stopping, _branch("\n```", _MARKUP, "after_json")]),
+        _stage("after_json", _BLANK, opening),
     ]
 
 
 def _call_stages(dsml: str) -> list[Stage]:
-    markup = Action(Effect.IGNORE)
+    calls = [
+        _branch('invoke name="', _CALL_BEGINS, "name"),
+        _branch(f"</{dsml}tool_calls>", _MARKUP, "finished"),
+        _branch(f"</{dsml} calls>", _MARKUP, "finished"),
+    ]
     return [
-        _stage(
-            "calls",
-            Action(Effect.IGNORE, place="between_calls"),
-            [
-                _branch('invoke name="', Action(Effect.CALL_BEGINS), "name"),
-                _branch(f"</{dsml}tool_calls>", markup, "finished"),
-                _branch(f"</{dsml} calls>", markup, "finished"),
-            ],
-        ),
-        _stage(
-            "name",
-            Action(Effect.NAME_TEXT),
-            [_branch('"', Action(Effect.NAME_ENDS), "first_argument")],
-        ),
-        _stage("finished", Action(Effect.IGNORE, place="after_calls"), []),
+        _stage("calls", _BETWEEN_CALLS, calls),
+        _stage("name", _NAME_TEXT, [_branch('"', _NAME_ENDS, "first_argument")]),
+        _stage("finished", _AFTER_CALLS, []),
     ]
 
 
 def _argument_stages(dsml: str, strict: bool) -> list[Stage]:
-    between = Action(Effect.IGNORE, place="between_parameters")
     close = "</" + dsml
 
     def arguments(name: str) -> Stage:
+        parameter = _branch("parameter name=", _PARAMETER_BEGINS, "parameter_name")
         return _stage(
-            name,
-            between,
-            [
-                _branch("parameter name=", Action(Effect.PARAMETER_BEGINS), "parameter_name"),
-                _branch(close, Action(Effect.ARGUMENTS_END), "calls"),
-            ],
+            name, _BETWEEN_PARAMETERS, [parameter, _branch(close, _ARGUMENTS_END, "calls")]
         )
 
     # The official name ends at the first blank; the strict one at the attribute that follows it.
-    name_ends = Action(Effect.PARAMETER_NAME_ENDS)
-    lost = [_branch(close, Action(Effect.PARAMETER_LOST), "next_argument")] if strict else []
     name_markers = ['" string="', ' string="'] if strict else [" "]
+    name_ends = [_branch(marker, _PARAMETER_NAME_ENDS, "parameter_kind") for marker in name_markers]
+    lost = [_branch(close, _PARAMETER_LOST, "next_argument")] if strict else []
+    kinds = [
+        _branch('true">', _STRING_BEGINS, "string_value"),
+        _branch('false">', _JSON_BEGINS, "json_value"),
+    ]
     return [
         arguments("first_argument"),
         arguments("next_argument"),
-        _stage(
-            "parameter_name",
-            Action(Effect.PARAMETER_NAME),
-            [*(_branch(marker, name_ends, "parameter_kind") for marker in name_markers), *lost],
-        ),
-        _stage(
-            "parameter_kind",
-            Action(Effect.IGNORE, place="parameter_kind"),
-            [
-                _branch('true">', Action(Effect.STRING_BEGINS), "string_value"),
-                _branch('false">', Action(Effect.JSON_BEGINS), "json_value"),
-                *lost,
-            ],
-        ),
-        _stage(
-            "string_value",
-            Action(Effect.STRING_TEXT),
-            [_branch(close, Action(Effect.STRING_ENDS), "next_argument")],
-        ),
-        _stage(
-            "json_value",
-            Action(Effect.JSON_TEXT),
-            [_branch(close, Action(Effect.JSON_ENDS), "next_argument")],
-        ),
+        _stage("parameter_name", _PARAMETER_NAME, [*name_ends, *lost]),
+        _stage("parameter_kind", _PARAMETER_KIND, [*kinds, *lost]),
+        _stage("string_value", _STRING_TEXT, [_branch(close, _STRING_ENDS, "next_argument")]),
+        _stage("json_value", _JSON_TEXT, [_branch(close, _JSON_ENDS, "next_argument")]),
     ]

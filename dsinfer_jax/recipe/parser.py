@@ -65,7 +65,8 @@ class Parser:
     def _claim(self, branch: Branch, length: int, portions: list[Portion]) -> None:
         if self._pending > length:
             portions.append((self.stage.other, self._pending - length))
-        portions.append((branch.action, length))
+        if length:  # only an empty spelling can match nothing
+            portions.append((branch.action, length))
         self._pending = 0
         stages = self._grammar.by_id if self._by_id else self._grammar.by_text
         self._enter(stages[branch.next])

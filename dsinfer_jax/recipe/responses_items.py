@@ -97,8 +97,8 @@ class OutputItem:
             )
         head += f'"call_id":{quote(self.call_id)},'
         if kind is ItemKind.TOOL_SEARCH_CALL:
-            closed = self.status != "in_progress"
-            arguments = (_object_json(self.text) if closed else None) or "{}"
+            completed = self.status == "completed"
+            arguments = (_object_json(self.text) if completed else None) or "{}"
             return f'{head}"execution":"client","arguments":{arguments}}}'
         head += f'"name":{quote(self.name)},'
         if kind is ItemKind.CUSTOM_TOOL_CALL:
@@ -137,7 +137,7 @@ class CustomToolInput:
     def feed(self, text: str) -> str | None:
         """The next piece of input, `None` if there is nothing to send yet."""
         if self._state == "raw":
-            return text
+            return text or None
         if self._state == "done":
             return None
         text = self._held + text

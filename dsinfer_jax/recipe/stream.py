@@ -97,7 +97,8 @@ class StreamProcessor(Value):
         "_strict",
         "_texts",
         "_tokenizer",
-        "_wake",
+        "_wake_ids",
+        "_wake_text",
         "_writer",
     )
 
@@ -125,7 +126,7 @@ class StreamProcessor(Value):
         self._reasoning_text: list[str] = []
         self._announced = False  # a segment of the current action was sent
         self._plain: Callable[[str], list[Any]] | None = None
-        self._wake = self._parser.stage.wake.search
+        self._wake_text = self._wake_ids = self._parser.stage.wake.search
 
     def _set_up_parser(self, options: ParsingOptions) -> None:
         spellings = options.special_tokens
@@ -183,12 +184,12 @@ class StreamProcessor(Value):
         if plain is not None:
             if kind == "text":
                 text = chunk._value
-                if text and self._wake(text) is None:
+                if text and self._wake_text(text) is None:
                     self._completion_tokens += chunk._detail
                     return plain(text)
             elif kind == "tokens" and chunk._detail is None:
                 text = self._whole_text(chunk._value)
-                if text and self._wake(text) is None:
+                if text and self._wake_ids(text) is None:
                     self._completion_tokens += len(chunk._value)
                     return plain(text)
         if self._closed:
@@ -250,9 +251,6 @@ class StreamProcessor(Value):
         for piece in pieces:
             if self._finished:  # a stop sequence ended the stream inside this chunk
                 break
-            if not piece.text:  # unknown ids are counted and leave no piece
-                self._completion_tokens += piece.count
-                continue
             encoded = self._grammar.encode_control(piece.text) if piece.is_control else piece.text
             events += self._push_piece(piece.text, piece.count, encoded, piece.logprobs)
         return events
@@ -318,7 +316,7 @@ class StreamProcessor(Value):
                 events += self._send_text(action, text, piece.logprobs)
         else:
             if not self._announced:
-                events += self._send_marker(action)
+                events += self._send_marker(action, piece.logprobs)
             if action.place is not None:
                 self._report.note_ignored(action.place, text)
         self._announced = True
@@ -350,12 +348,12 @@ class StreamProcessor(Value):
         delta = self._arguments.write(effect, text)
         return [] if delta is None else self._writer.argument(delta)
 
-    def _send_marker(self, action: Action) -> list[Any]:
+    def _send_marker(self, action: Action, logprobs: str | None) -> list[Any]:
         effect = action.effect
         if effect is Effect.IGNORE:
             return []
         if effect is Effect.CONTENT_LABEL:
-            return self._writer.content(action.text, None)
+            return self._writer.content(action.text, logprobs)
         if effect is Effect.STOP:
             return self._finish_stream("stop", action.text)
         if effect is Effect.CALL_BEGINS:
@@ -420,7 +418,8 @@ class StreamProcessor(Value):
             or (self._reader is not None and self._reader.waiting)
         ):
             return
-        self._wake = stage.wake.search
+        self._wake_text = self._grammar.by_text[stage.name].wake.search
+        self._wake_ids = self._grammar.by_id[stage.name].wake.search
         effect = stage.other.effect
         if effect is Effect.CONTENT:
             self._plain = self._writer.content

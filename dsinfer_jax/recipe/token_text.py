@@ -142,14 +142,20 @@ class TokenReader:
             spelling = self._control.get(token_id)
             if spelling is None:
                 self._add(token_id, entry)
-            else:
-                if self._ids:
-                    pieces.append(self._run(self._decoded(final=True)))
-                pieces.append(TokenPiece(spelling, True, 1, entry))
+                continue
+            if self._ids:
+                text = self._decoded(final=True)
+                if text:
+                    pieces.append(self._piece(text, is_control=False))
+            # Unknown ids without text before it are counted with the control token.
+            self._ids.append(token_id)
+            if entry is not None:
+                self._logprobs.append(entry)
+            pieces.append(self._piece(spelling, is_control=True))
         if self._ids:
             text = self._decoded(final=False)
             if text is not None:
-                pieces.append(self._run(text))
+                pieces.append(self._piece(text, is_control=False))
         return pieces
 
     def _add(self, token_id: int, entry: str | None) -> None:
@@ -162,20 +168,20 @@ class TokenReader:
                 self._text.append(text)
 
     def _decoded(self, *, final: bool) -> str | None:
-        """The text of the run, or `None` while it ends in what may be part of a character."""
+        """The text of the run, or `None` while it is empty or may end inside a character."""
         if not self.texts.is_byte_level:
             text = self.texts.decode(self._ids)
-            return text if final or not text.endswith(REPLACEMENT) else None
+            return text if final or (text and not text.endswith(REPLACEMENT)) else None
         if not final:
             unfinished = self._decoder.getstate()[0]
-            if unfinished or (self._text and self._text[-1].endswith(REPLACEMENT)):
+            if unfinished or not self._text or self._text[-1].endswith(REPLACEMENT):
                 return None
         self._text.append(self._decoder.decode(b"", final=True))
         return "".join(self._text)
 
-    def _run(self, text: str | None) -> TokenPiece:
+    def _piece(self, text: str, *, is_control: bool) -> TokenPiece:
         logprobs = ",".join(self._logprobs) if self._logprobs else None
-        piece = TokenPiece(text or "", False, len(self._ids), logprobs)
+        piece = TokenPiece(text, is_control, len(self._ids), logprobs)
         self._ids.clear()
         self._text.clear()
         self._logprobs.clear()
