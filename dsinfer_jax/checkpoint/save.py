@@ -14,7 +14,13 @@ from dsinfer_jax.checkpoint.progress import Progress
 from dsinfer_jax.checkpoint.safetensors import STORED_DTYPES, TensorLayout, write_safetensors
 from dsinfer_jax.checkpoint.vocabulary import TOKENIZER_NAME
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.model.params import Params, TensorSpec, leaf_at, parameter_table
+from dsinfer_jax.model.params import (
+    MEMORY_DTYPES,
+    Params,
+    TensorSpec,
+    leaf_at,
+    parameter_table,
+)
 
 _SHARD_BYTES = 5 * 10**9
 _WHOLE_LEAF_BYTES = 1 << 28  # larger leaves come to the host layer by layer
@@ -92,8 +98,10 @@ def _check_leaves(params: Params, table: tuple[TensorSpec, ...]) -> None:
     for spec in table:
         leaf = leaf_at(params, spec)
         place = ".".join(map(str, spec.path))
-        if tuple(leaf.shape) != spec.stacked_shape:
-            faults.append(f"{place} is {list(leaf.shape)}; it must be {list(spec.stacked_shape)}")
+        found = f"{leaf.dtype} {list(leaf.shape)}"
+        wanted = f"{np.dtype(MEMORY_DTYPES[spec.dtype])} {list(spec.stacked_shape)}"
+        if found != wanted:
+            faults.append(f"{place} is {found}; it must be {wanted}")
         elif not getattr(leaf, "is_fully_addressable", True):
             faults.append(f"{place} is spread over several processes; gather it first")
     if faults:
