@@ -24,7 +24,7 @@ _UE8M0_BIAS = 127
 
 
 def init(config: ModelConfig, seed: int, *, token_map: np.ndarray | None = None) -> Params:
-    """Random parameters of a small configuration; the same seed gives the same bits everywhere.
+    """Random parameters of a small configuration; the same seed gives the same bits.
 
     Args:
         config: sizes; every leaf of its parameter table is drawn.
