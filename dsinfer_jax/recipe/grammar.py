@@ -1,7 +1,7 @@
-"""The markup of model output as data: stages, the markers they look for, what each portion means.
+"""The markup of model output as data: the stages and the markers they look for (recipe.md 5.1).
 
-Pure tables (recipe.md 5.1). Matching is in `parser.py`, the meaning of an `Effect` in `stream.py`
-and, for tool arguments, in `tool_arguments.py`. Knows nothing about dialects.
+Matching is in `automaton.py` and `parser.py`; what an effect does is in `stream.py` and, for tool
+arguments, in `tool_arguments.py`. Knows nothing about dialects.
 """
 
 from __future__ import annotations
@@ -9,77 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import lru_cache
 
-
-class Effect(Enum):
-    """What becomes of a portion of the output."""
-
-    CONTENT = auto()
-    REASONING = auto()
-    BLANK = auto()  # text around JSON output: one blank stands for it
-    CONTENT_LABEL = auto()  # the marker itself is content
-    STOP = auto()
-    IGNORE = auto()  # recognised markup, or text that is dropped (then the action has a place)
-    CALL_BEGINS = auto()
-    NAME_TEXT = auto()
-    NAME_ENDS = auto()
-    PARAMETER_BEGINS = auto()
-    PARAMETER_NAME = auto()
-    PARAMETER_NAME_ENDS = auto()
-    STRING_BEGINS = auto()
-    STRING_TEXT = auto()
-    STRING_ENDS = auto()
-    JSON_BEGINS = auto()
-    JSON_TEXT = auto()
-    JSON_ENDS = auto()
-    PARAMETER_LOST = auto()  # strict only: a parameter closed before it had a value
-    ARGUMENTS_END = auto()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Action:
-    """An effect with its text (labels, stop sequences) and the place at which dropped text counts.
-
-    Actions compare by identity: two markers in a row are two actions even when they look alike.
-    """
-
-    effect: Effect
-    text: str = ""
-    place: str | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Branch:
-    """A marker, the action it stands for and the stage that follows it.
-
-    `newlines`: line breaks directly before the marker belong to it. `leading`: the marker counts
-    only as the first character of its stage.
-    """
-
-    pattern: str
-    action: Action
-    next: str
-    newlines: bool
-    leading: bool
-    failure: tuple[int, ...]
+from dsinfer_jax.recipe.actions import Action, Effect
+from dsinfer_jax.recipe.automaton import Branch, Markers, make_branch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """One state of the parser.
 
+    `other` is the action for text that no marker claims.
     `wake` finds the next character that can begin a marker, at a place where nothing is partially
     matched; a piece in which it finds nothing is plain text. A line break wakes only markers that
     it can be part of, so it is left out when an ordinary character follows.
     """
 
     name: str
-    branches: tuple[Branch, ...]
     other: Action
+    markers: Markers
     wake: re.Pattern[str]
-    has_leading: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +95,23 @@ _JSON_ENDS = Action(Effect.JSON_ENDS)
 _ARGUMENTS_END = Action(Effect.ARGUMENTS_END)
 
 
-@lru_cache(maxsize=256)
+# Longer stop sequences are a caller's choice and make large tables: those are not kept.
+_LONGEST_KEPT_STOPS = 512
+
+
 def build_grammar(options: GrammarOptions) -> Grammar:
-    """Build the tables for both kinds of pieces (recipe.md 5.1, 5.3)."""
+    """The tables for both kinds of pieces (recipe.md 5.1, 5.3); equal options share them."""
+    if sum(map(len, options.stop_sequences)) > _LONGEST_KEPT_STOPS:
+        return _build_grammar(options)
+    return _kept_grammar(options)
+
+
+@lru_cache(maxsize=64)
+def _kept_grammar(options: GrammarOptions) -> Grammar:
+    return _build_grammar(options)
+
+
+def _build_grammar(options: GrammarOptions) -> Grammar:
     letters = sorted(set(options.thinking_end + options.dsml))
     private = {ord(letter): chr(_FIRST_PRIVATE + index) for index, letter in enumerate(letters)}
     stops = [Action(Effect.STOP, stop) for stop in options.stop_sequences if stop]
@@ -160,25 +123,6 @@ def build_grammar(options: GrammarOptions) -> Grammar:
         )
     )
     return Grammar(by_text, by_id, private)
-
-
-def _branch(
-    pattern: str, action: Action, following: str, *, newlines: bool = False, leading: bool = False
-) -> Branch:
-    return Branch(pattern, action, following, newlines, leading, _failure_table(pattern))
-
-
-def _failure_table(pattern: str) -> tuple[int, ...]:
-    """For each prefix of the pattern, the length of its longest proper prefix that is a suffix."""
-    table = [0] * len(pattern)
-    length = 0
-    for index in range(1, len(pattern)):
-        while length and pattern[index] != pattern[length]:
-            length = table[length - 1]
-        if pattern[index] == pattern[length]:
-            length += 1
-        table[index] = length
-    return tuple(table)
 
 
 def _stage(name: str, other: Action, branches: Iterable[Branch]) -> Stage:
@@ -193,7 +137,7 @@ def _stage(name: str, other: Action, branches: Iterable[Branch]) -> Stage:
         if any(branch.newlines for branch in matched) and "\n" not in first:
             markers = rf"{markers}|\n(?=[\n{re.escape(first)}]|\Z)"
         wake = re.compile(markers)
-    return Stage(name, branches, other, wake, any(branch.leading for branch in branches))
+    return Stage(name, other, Markers(branches), wake)
 
 
 def _build_stages(
@@ -212,48 +156,48 @@ def _text_stages(
 ) -> list[Stage]:
     opening = []
     if options.parse_tool_calls:
-        opening = [_branch("<" + dsml, _MARKUP, "calls", newlines=True)]
-    stopping = [_branch(action.text, action, "finished") for action in stops]
+        opening = [make_branch("<" + dsml, _MARKUP, "calls", newlines=True)]
+    stopping = [make_branch(action.text, action, "finished") for action in stops]
     head, other = stopping, _CONTENT
     if options.parse_json_output:
         other = _BLANK
         head = [
-            _branch("```json\n", _MARKUP, "json"),
-            _branch("```\n", _MARKUP, "json"),
-            _branch("{", _JSON_OBJECT, "json"),
-            _branch("[", _JSON_LIST, "json"),
+            make_branch("```json\n", _MARKUP, "json"),
+            make_branch("```\n", _MARKUP, "json"),
+            make_branch("{", _JSON_OBJECT, "json"),
+            make_branch("[", _JSON_LIST, "json"),
         ]
 
     def answer(name: str, lead: list[Branch]) -> Stage:
-        ending = _branch(thinking_end, _STRAY_THINKING_END, "content")
+        ending = make_branch(thinking_end, _STRAY_THINKING_END, "content")
         return _stage(name, other, [*head, *opening, *lead, ending])
 
     def thinking(name: str, lead: list[Branch]) -> Stage:
-        ending = _branch(thinking_end, _MARKUP, "content_first", newlines=True)
+        ending = make_branch(thinking_end, _MARKUP, "content_first", newlines=True)
         return _stage(name, _REASONING, [*opening, *lead, ending])
 
     def leading(name: str) -> list[Branch]:
-        return [_branch("\n", _LEADING_NEWLINE, name, leading=True)]
+        return [make_branch("\n", _LEADING_NEWLINE, name, leading=True)]
 
     return [
         answer("content", []),
         answer("content_first", leading("content_first")),
         thinking("reasoning", []),
         thinking("reasoning_first", leading("reasoning_first")),
-        _stage("json", _CONTENT, [*stopping, _branch("\n```", _MARKUP, "after_json")]),
+        _stage("json", _CONTENT, [*stopping, make_branch("\n```", _MARKUP, "after_json")]),
         _stage("after_json", _BLANK, opening),
     ]
 
 
 def _call_stages(dsml: str) -> list[Stage]:
     calls = [
-        _branch('invoke name="', _CALL_BEGINS, "name"),
-        _branch(f"</{dsml}tool_calls>", _MARKUP, "finished"),
-        _branch(f"</{dsml} calls>", _MARKUP, "finished"),
+        make_branch('invoke name="', _CALL_BEGINS, "name"),
+        make_branch(f"</{dsml}tool_calls>", _MARKUP, "finished"),
+        make_branch(f"</{dsml} calls>", _MARKUP, "finished"),
     ]
     return [
         _stage("calls", _BETWEEN_CALLS, calls),
-        _stage("name", _NAME_TEXT, [_branch('"', _NAME_ENDS, "first_argument")]),
+        _stage("name", _NAME_TEXT, [make_branch('"', _NAME_ENDS, "first_argument")]),
         _stage("finished", _AFTER_CALLS, []),
     ]
 
@@ -262,24 +206,26 @@ def _argument_stages(dsml: str, strict: bool) -> list[Stage]:
     close = "</" + dsml
 
     def arguments(name: str) -> Stage:
-        parameter = _branch("parameter name=", _PARAMETER_BEGINS, "parameter_name")
+        parameter = make_branch("parameter name=", _PARAMETER_BEGINS, "parameter_name")
         return _stage(
-            name, _BETWEEN_PARAMETERS, [parameter, _branch(close, _ARGUMENTS_END, "calls")]
+            name, _BETWEEN_PARAMETERS, [parameter, make_branch(close, _ARGUMENTS_END, "calls")]
         )
 
     # The official name ends at the first blank; the strict one at the attribute that follows it.
     name_markers = ['" string="', ' string="'] if strict else [" "]
-    name_ends = [_branch(marker, _PARAMETER_NAME_ENDS, "parameter_kind") for marker in name_markers]
-    lost = [_branch(close, _PARAMETER_LOST, "next_argument")] if strict else []
+    name_ends = [
+        make_branch(marker, _PARAMETER_NAME_ENDS, "parameter_kind") for marker in name_markers
+    ]
+    lost = [make_branch(close, _PARAMETER_LOST, "next_argument")] if strict else []
     kinds = [
-        _branch('true">', _STRING_BEGINS, "string_value"),
-        _branch('false">', _JSON_BEGINS, "json_value"),
+        make_branch('true">', _STRING_BEGINS, "string_value"),
+        make_branch('false">', _JSON_BEGINS, "json_value"),
     ]
     return [
         arguments("first_argument"),
         arguments("next_argument"),
         _stage("parameter_name", _PARAMETER_NAME, [*name_ends, *lost]),
         _stage("parameter_kind", _PARAMETER_KIND, [*kinds, *lost]),
-        _stage("string_value", _STRING_TEXT, [_branch(close, _STRING_ENDS, "next_argument")]),
-        _stage("json_value", _JSON_TEXT, [_branch(close, _JSON_ENDS, "next_argument")]),
+        _stage("string_value", _STRING_TEXT, [make_branch(close, _STRING_ENDS, "next_argument")]),
+        _stage("json_value", _JSON_TEXT, [make_branch(close, _JSON_ENDS, "next_argument")]),
     ]

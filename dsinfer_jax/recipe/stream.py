@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from dsinfer_jax.recipe.actions import TEXT_EFFECTS, Action, Effect
 from dsinfer_jax.recipe.event_writer import (
     ChunkGenerator,
     EventWriter,
@@ -15,7 +16,7 @@ from dsinfer_jax.recipe.event_writer import (
     StreamEnd,
     StreamStart,
 )
-from dsinfer_jax.recipe.grammar import Action, Effect, Grammar, GrammarOptions, build_grammar
+from dsinfer_jax.recipe.grammar import Grammar, GrammarOptions, build_grammar
 from dsinfer_jax.recipe.inference import (
     InferenceChunk,
     InferenceFinishReason,
@@ -30,18 +31,6 @@ from dsinfer_jax.recipe.tokenizer import Tokenizer
 from dsinfer_jax.recipe.tool_arguments import ArgumentWriter, OfficialArguments, StrictArguments
 from dsinfer_jax.recipe.values import Value, instance, wrong_type
 
-# Effects whose every portion is text; all others are markers that count once.
-_TEXT_EFFECTS = frozenset(
-    {
-        Effect.CONTENT,
-        Effect.REASONING,
-        Effect.BLANK,
-        Effect.NAME_TEXT,
-        Effect.PARAMETER_NAME,
-        Effect.STRING_TEXT,
-        Effect.JSON_TEXT,
-    }
-)
 _FINISH_REASONS: dict[InferenceFinishReason, FinishReason] = {
     InferenceFinishReason.Stop: "stop",
     InferenceFinishReason.Length: "length",
@@ -309,7 +298,7 @@ class StreamProcessor(Value):
         assert action is not None
         text = piece.text[piece.sent : piece.claimed]
         piece.sent = piece.claimed
-        if action.effect in _TEXT_EFFECTS:
+        if action.effect in TEXT_EFFECTS:
             if piece.is_control and self._strict:
                 self._report.dropped[f"control_token_in_{action.effect.name.lower()}"] += 1
             else:
@@ -411,7 +400,7 @@ class StreamProcessor(Value):
         self._plain = None
         if (
             self._pieces
-            or not self._parser.idle
+            or not self._parser.is_idle
             or self._action is not stage.other
             or self._finished
             or self._closed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dsinfer_jax.recipe.grammar import Effect
+from dsinfer_jax.recipe.actions import Effect
 from dsinfer_jax.recipe.json_text import JsonSyntaxError, read_json
 from dsinfer_jax.recipe.json_values import quote
 from dsinfer_jax.recipe.stream_report import StreamReport
