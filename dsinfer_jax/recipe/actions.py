@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 
-class Effect(Enum):
+class Effect(IntEnum):
     """What becomes of a portion of the output."""
 
     CONTENT = auto()
@@ -32,7 +31,7 @@ class Effect(Enum):
 
 
 # Effects whose every portion is text; all others are markers that count once.
-TEXT_EFFECTS = frozenset(
+_TEXT_EFFECTS = frozenset(
     {
         Effect.CONTENT,
         Effect.REASONING,
@@ -45,13 +44,16 @@ TEXT_EFFECTS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Action:
     """An effect with its text (labels, stop sequences) and the place at which dropped text counts.
 
     Actions compare by identity: two markers in a row are two actions even when they look alike.
     """
 
-    effect: Effect
-    text: str = ""
-    place: str | None = None
+    __slots__ = ("effect", "is_text", "place", "text")
+
+    def __init__(self, effect: Effect, text: str = "", place: str | None = None) -> None:
+        self.effect = effect
+        self.text = text
+        self.place = place
+        self.is_text = effect in _TEXT_EFFECTS

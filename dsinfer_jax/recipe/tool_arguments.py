@@ -36,6 +36,13 @@ def is_json(text: str) -> bool:
     return True
 
 
+_LABELS = {
+    Effect.PARAMETER_NAME_ENDS: ": ",
+    Effect.STRING_BEGINS: '"',
+    Effect.STRING_ENDS: '"',
+}
+
+
 class OfficialArguments:
     """The official rules: names and JSON values are copied as they are, broken or not."""
 
@@ -50,6 +57,9 @@ class OfficialArguments:
         self._first = True
 
     def write(self, effect: Effect, text: str) -> str | None:
+        label = _LABELS.get(effect)
+        if label is not None:
+            return label
         if effect is Effect.STRING_TEXT:
             return quote(text)[1:-1]
         if effect is Effect.JSON_TEXT:
@@ -57,23 +67,15 @@ class OfficialArguments:
             return text
         if effect is Effect.PARAMETER_NAME:
             return text
-        if effect is Effect.JSON_BEGINS:
-            return None
-        if effect is Effect.JSON_ENDS:
-            self._check_value()
-            return None
-        return self._label(effect)
-
-    def _label(self, effect: Effect) -> str:
-        if effect is Effect.PARAMETER_NAME_ENDS:
-            return ": "
         if effect is Effect.PARAMETER_BEGINS:
             label = "{" if self._first else ", "
             self._first = False
             return label
         if effect is Effect.ARGUMENTS_END:
             return "{}" if self._first else "}"
-        return '"'  # STRING_BEGINS, STRING_ENDS
+        if effect is Effect.JSON_ENDS:
+            self._check_value()
+        return None
 
     def _check_value(self) -> None:
         if not is_json("".join(self._value)):

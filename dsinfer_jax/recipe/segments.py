@@ -1,0 +1,237 @@
+"""Claimed portions of output, sent to the writer of a dialect segment by segment (recipe.md 5.2).
+
+A segment is the portion of one piece under one action; it is sent when the action changes or its
+piece is used up. Knows nothing about how portions are found.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from dsinfer_jax.recipe.actions import Action, Effect
+from dsinfer_jax.recipe.event_writer import EventWriter
+from dsinfer_jax.recipe.json_values import quote
+from dsinfer_jax.recipe.parser import Portion
+from dsinfer_jax.recipe.stream_report import StreamReport
+from dsinfer_jax.recipe.tool_arguments import ArgumentWriter, OfficialArguments, StrictArguments
+
+_CALL_ID_LETTERS = string.ascii_letters + string.digits
+
+
+class _Piece:
+    """A piece of output whose characters are not all sent yet."""
+
+    __slots__ = ("claimed", "is_control", "length", "logprobs", "sent", "text")
+
+    def __init__(self, text: str, logprobs: str | None, is_control: bool) -> None:
+        self.text = text
+        self.length = len(text)
+        self.logprobs = logprobs
+        self.is_control = is_control
+        self.claimed = 0  # characters with a known action
+        self.sent = 0  # of these, characters already sent
+
+
+class SegmentSender:
+    """The pieces of one stream that wait, and what is sent of them.
+
+    `stop_sequence` is set once one was met; nothing is sent after it. `calls` counts tool calls.
+    `reasoning_text` is kept only with `keep_reasoning`.
+    """
+
+    __slots__ = (
+        "_action",
+        "_announced",
+        "_arguments",
+        "_keep_reasoning",
+        "_name",
+        "_pieces",
+        "_reasoned",
+        "_report",
+        "_senders",
+        "_strict",
+        "_writer",
+        "calls",
+        "reasoning_text",
+        "stop_sequence",
+    )
+
+    def __init__(
+        self, writer: EventWriter, report: StreamReport, *, strict: bool, keep_reasoning: bool
+    ) -> None:
+        self._writer = writer
+        self._report = report
+        self._strict = strict
+        self._keep_reasoning = keep_reasoning
+        self._arguments: ArgumentWriter
+        self._arguments = StrictArguments(report) if strict else OfficialArguments(report)
+        self._pieces: deque[_Piece] = deque()
+        self._action: Action | None = None
+        self._announced = False  # a segment of the current action was sent
+        self._name: list[str] = []
+        self._reasoned = False  # reasoning that is not empty was sent
+        self.reasoning_text: list[str] = []
+        self.calls = 0
+        self.stop_sequence: str | None = None
+        self._senders: dict[Effect, Callable[[Action, str, _Piece], list[Any]]] = {
+            Effect.CONTENT: self._send_content,
+            Effect.REASONING: self._send_reasoning,
+            Effect.BLANK: self._send_blank,
+            Effect.CONTENT_LABEL: self._send_label,
+            Effect.STOP: self._stop,
+            Effect.CALL_BEGINS: self._begin_call,
+            Effect.NAME_TEXT: self._collect_name,
+            Effect.NAME_ENDS: self._send_call,
+        }
+
+    def push(
+        self, text: str, portions: list[Portion], logprobs: str | None, is_control: bool
+    ) -> list[Any]:
+        """Add a piece, then give the oldest unclaimed characters to the actions of `portions`."""
+        pieces = self._pieces
+        pieces.append(_Piece(text, logprobs, is_control))
+        events: list[Any] = []
+        if portions:
+            self.claim(portions, events)
+        elif not text and len(pieces) == 1 and self._action is not None:
+            self._use_up_first(events)
+        return events
+
+    def claim(self, portions: list[Portion], events: list[Any]) -> None:
+        """Give characters to actions and add the events of what can be sent."""
+        pieces = self._pieces
+        for action, length in portions:
+            if action is not self._action:
+                if pieces[0].claimed > pieces[0].sent:
+                    self._send(pieces[0], events)
+                self._change_action(action)
+            while length:
+                piece = pieces[0]
+                free = piece.length - piece.claimed
+                if free > length:
+                    piece.claimed += length
+                    break
+                piece.claimed = piece.length
+                length -= free
+                self._use_up_first(events)
+            if self.stop_sequence is not None:
+                break
+
+    def end(self) -> list[Any]:
+        """The stream ends: send what is held back."""
+        self._change_action(None)
+        held = self._arguments.end()
+        return [] if held is None else self._writer.argument(held)
+
+    def discard(self) -> int:
+        """Forget what waits; returns the number of characters."""
+        waiting = sum(piece.length - piece.sent for piece in self._pieces)
+        self._pieces.clear()
+        return waiting
+
+    def plain(self, action: Action) -> Callable[[str], list[Any]] | None:
+        """How to send a whole piece under `action` at once, if nothing waits or has to be noted."""
+        if self._pieces or action is not self._action:
+            return None
+        effect = action.effect
+        if effect is Effect.CONTENT:
+            return self._writer.content
+        if effect is Effect.STRING_TEXT:
+            return self._send_string
+        if effect is Effect.REASONING and self._reasoned:
+            return self._send_more_reasoning if self._keep_reasoning else self._writer.reasoning
+        return None
+
+    def _change_action(self, action: Action | None) -> None:
+        if self._action is not None and self._action.place is not None:
+            self._report.end_stretch(self._action.place)
+        self._action = action
+        self._announced = False
+
+    def _use_up_first(self, events: list[Any]) -> None:
+        """Send and remove the first piece and the empty ones behind it."""
+        pieces = self._pieces
+        self._send(pieces.popleft(), events)
+        while pieces and not pieces[0].length:
+            self._send(pieces.popleft(), events)
+
+    def _send(self, piece: _Piece, events: list[Any]) -> None:
+        """Send the claimed characters of a piece that were not sent yet."""
+        action = self._action
+        assert action is not None
+        text = piece.text[piece.sent : piece.claimed]
+        piece.sent = piece.claimed
+        effect = action.effect
+        if effect is Effect.IGNORE:
+            if action.place is not None:
+                self._report.note_ignored(action.place, text)
+            return
+        if action.is_text:
+            if piece.is_control and self._strict:
+                self._report.dropped[f"control_token_in_{effect.name.lower()}"] += 1
+                return
+        elif self._announced:  # a marker counts once, at its first segment
+            return
+        events += self._senders.get(effect, self._send_argument)(action, text, piece)
+        self._announced = True
+
+    def _send_content(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        return self._writer.content(text, piece.logprobs)
+
+    def _send_label(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        return self._writer.content(action.text, piece.logprobs)
+
+    def _send_blank(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        assert action.place is not None
+        self._report.note_ignored(action.place, text)
+        if self._strict and self._announced:
+            return []  # one blank for the whole stretch, however it was cut
+        return self._writer.content(" ", piece.logprobs)
+
+    def _send_reasoning(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        if text:
+            self._reasoned = True
+            if self._keep_reasoning:
+                self.reasoning_text.append(text)
+        return self._writer.reasoning(text, piece.logprobs)
+
+    def _send_more_reasoning(self, text: str) -> list[Any]:
+        self.reasoning_text.append(text)
+        return self._writer.reasoning(text)
+
+    def _stop(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        self.stop_sequence = action.text
+        return []
+
+    def _begin_call(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        self._name.clear()
+        self._arguments.begin()
+        return []
+
+    def _collect_name(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        self._name.append(text)
+        return []
+
+    def _send_call(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        index = self.calls
+        self.calls += 1
+        unthinking = self._writer.thinking and not self._reasoned
+        return self._writer.call(index, _call_id(index, unthinking), "".join(self._name))
+
+    def _send_argument(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+        delta = self._arguments.write(action.effect, text)
+        return [] if delta is None else self._writer.argument(delta)
+
+    def _send_string(self, text: str) -> list[Any]:
+        return self._writer.argument(quote(text)[1:-1])
+
+
+def _call_id(index: int, unthinking: bool) -> str:
+    """A new call id (recipe.md 5.4); `unthinking`: made without reasoning by a thinking model."""
+    letters = "".join(random.choices(_CALL_ID_LETTERS, k=20))
+    number = random.randrange(10_000)
+    return f"call_{index:02d}_{'ET_' if unthinking else ''}{letters}{number:04d}"
