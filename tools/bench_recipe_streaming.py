@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,12 @@ def _comparison(
         raise AssertionError(f"{name}, {dialect}: the two packages write JSON of unequal size")
     unit = "pieces" if tokenizers is None else "ids"
     return Comparison(
-        f"{name}, {dialect}", unit, units, lambda: ours(pieces), lambda: official(pieces)
+        f"{name}, {dialect}",
+        unit,
+        units,
+        lambda: ours(pieces),
+        lambda: official(pieces),
+        time.process_time,
     )
 
 

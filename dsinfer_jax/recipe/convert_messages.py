@@ -1,0 +1,160 @@
+"""Messages to a conversation (recipe.md 2.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinfer_jax.recipe.conversation import (
+    Message,
+    ToolDefinition,
+    new_conversation,
+    new_system_message,
+    new_tool,
+)
+from dsinfer_jax.recipe.conversation_request import (
+    ConversationRequest,
+    InferenceOptions,
+    new_inference_options,
+)
+from dsinfer_jax.recipe.conversion_options import (
+    ConversionOptions,
+    ModelVersion,
+    ReasoningContentBehavior,
+    WebSearchBehavior,
+)
+from dsinfer_jax.recipe.inference import ThinkingInitialStage
+from dsinfer_jax.recipe.message_checks import check_reasoning_came_back, fill_reasoning
+from dsinfer_jax.recipe.messages_blocks import MessagesReader
+from dsinfer_jax.recipe.settings import (
+    check_max_tokens,
+    max_tokens_bound,
+    model_version,
+    reasoning_effort,
+    stop_sequences,
+    temperature,
+    thinking_mode,
+    top_p,
+)
+from dsinfer_jax.recipe.tool_declarations import (
+    TEXT_FORMAT,
+    ChosenTools,
+    check_name,
+    choose_tools,
+    output_constraint,
+)
+from dsinfer_jax.recipe.values import conversion_error
+
+Body = dict[str, Any]
+
+# A client puts a line that changes with every call first; it would spoil every cached prefix.
+BILLING_LINE = "x-anthropic-billing-header:"
+
+
+def convert_messages(body: Body, options: ConversionOptions) -> ConversationRequest:
+    """The converted request; ``ConversionError`` for the first rule that the body breaks."""
+    version = model_version(body["model"], options)
+    effort = (body.get("output_config") or {}).get("effort")
+    thinking = thinking_mode(body.get("thinking"), effort, options)
+    declared = _declared_tools(body, options, version)
+    messages: list[Message] = []
+    system = body.get("system")
+    if system is not None:
+        messages.append(new_system_message(_system_text(system)))
+    reader = MessagesReader(version, thinking, options, declared)
+    messages += reader.read(body["messages"])
+    if thinking:
+        if options._reasoning_content_behavior is ReasoningContentBehavior.Reject:
+            check_reasoning_came_back(messages, bool(declared), "The `content[].thinking`")
+        fill_reasoning(messages)
+    if not body["messages"]:
+        raise conversion_error("messages: at least one message is required")
+    chosen = choose_tools(declared, _choice(body.get("tool_choice")), thinking)
+    stops = stop_sequences(body.get("stop_sequences"))
+    inference = _inference_options(body, options, version, thinking, chosen)
+    request = object.__new__(ConversationRequest)
+    request._conversation = new_conversation(
+        messages,
+        thinking,
+        chosen.tools,
+        chosen.choice,
+        reasoning_effort(effort, thinking),
+        "text",
+        None,
+        None,
+    )
+    request._model_version = version
+    request._inference_options = inference
+    request._stream = bool(body.get("stream"))
+    request._include_usage = False
+    request._choices = 1
+    request._strict = options._strict
+    request._parse_tool_calls = bool(chosen.tools)
+    request._starts_in_tool_calls = chosen.choice == "required"
+    request._parse_json_output = False
+    request._initial_stage = ThinkingInitialStage.ReasoningStart if thinking else None
+    request._stop_sequences = stops
+    request._special_tokens = options._special_tokens
+    request._responses_body = None
+    request._namespaces = {}
+    return request
+
+
+def _declared_tools(
+    body: Body, options: ConversionOptions, version: ModelVersion
+) -> list[ToolDefinition]:
+    tools = body.get("tools") or ()
+    deferrable = [tool for tool in tools if "type" not in tool]
+    if deferrable and all(tool.get("defer_loading") for tool in deferrable):
+        raise conversion_error(
+            "tools: at least one tool must have defer_loading=false. All tools cannot be deferred."
+        )
+    may_defer = version is ModelVersion.DeepseekV41Flash
+    drops_search = options._messages_web_search is WebSearchBehavior.Drop
+    declared = []
+    for index, tool in enumerate(tools):
+        if "type" in tool:
+            if drops_search and tool["type"].startswith("web_search"):
+                continue
+            raise conversion_error(f"tools[{index}]: server tools are not supported")
+        get = tool.get
+        check_name(tool["name"], f"tools[{index}].name")
+        deferred = may_defer and bool(get("defer_loading"))
+        declared.append(
+            new_tool(tool["name"], get("description"), get("input_schema"), None, deferred)
+        )
+    return declared
+
+
+def _choice(choice: Body | None) -> Any:
+    if choice is None or choice["type"] == "any":
+        return "auto"
+    return choice if choice["type"] == "tool" else choice["type"]
+
+
+def _system_text(system: str | Sequence[Body]) -> str:
+    if isinstance(system, str):
+        return system
+    texts = [block["text"] for block in system]
+    if texts and texts[0].startswith(BILLING_LINE):
+        del texts[0]
+    return "\n\n".join(texts)
+
+
+def _inference_options(
+    body: Body,
+    options: ConversionOptions,
+    version: ModelVersion,
+    thinking: bool,
+    chosen: ChosenTools,
+) -> InferenceOptions:
+    heat = temperature(body.get("temperature"), thinking)
+    nucleus = top_p(body.get("top_p"), thinking, version, bool(chosen.tools))
+    bound = max_tokens_bound(thinking, options)
+    limit = body.get("max_tokens")
+    if limit is not None:
+        limit = min(limit, bound)
+        check_max_tokens(limit, bound)
+    return new_inference_options(
+        limit, heat, nucleus, output_constraint=output_constraint(chosen, TEXT_FORMAT)
+    )

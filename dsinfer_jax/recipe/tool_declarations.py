@@ -1,0 +1,152 @@
+"""The tools of a request: names, schemas, choice and constraint (recipe.md 2.8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dsinfer_jax.recipe.conversation import ToolChoice, ToolDefinition, new_tool
+from dsinfer_jax.recipe.conversation_request import (
+    JsonSchema,
+    OutputConstraint,
+    new_constraint,
+)
+from dsinfer_jax.recipe.json_values import write_compact
+from dsinfer_jax.recipe.schema_check import check_schema
+from dsinfer_jax.recipe.settings import empty_string
+from dsinfer_jax.recipe.strict_schema import (
+    normalise_response_schema,
+    normalise_tool_parameters,
+)
+from dsinfer_jax.recipe.values import conversion_error
+
+MAXIMUM_NAME_LENGTH = 128
+_NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
+
+
+def check_name(name: str, place: str) -> None:
+    """Refuse a function name that is empty, has other characters, or is too long."""
+    if _NAME.match(name) and len(name) <= MAXIMUM_NAME_LENGTH:
+        return
+    if not name:
+        raise empty_string(place)
+    if not _NAME.match(name):
+        raise conversion_error(
+            f"Invalid '{place}': string does not match pattern. "
+            "Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
+        )
+    raise conversion_error(
+        f"Invalid '{place}': string too long. Expected a string with maximum length "
+        f"{MAXIMUM_NAME_LENGTH}, but got a string with length {len(name)} instead."
+    )
+
+
+class ChosenTools(NamedTuple):
+    """The tools of the conversation and how they may be used."""
+
+    tools: Sequence[ToolDefinition]
+    choice: ToolChoice
+
+
+def choose_tools(
+    declared: Sequence[ToolDefinition],
+    choice: str | dict[str, Any] | None,
+    thinking: bool,
+) -> ChosenTools:
+    """Check and normalise the declared tools, then apply the choice.
+
+    ``choice`` is ``None``, ``auto``, ``none``, ``required`` or a dict with the ``name`` of a tool.
+    """
+    if choice == "none":
+        return ChosenTools((), "none")
+    if not declared:
+        return ChosenTools((), "auto")
+    tools: list[ToolDefinition] = []
+    names: set[str] = set()
+    for tool in declared:
+        tools.append(checked_tool(tool))
+        if tool._name in names:
+            raise conversion_error("Tool names must be unique.")
+        names.add(tool._name)
+    if choice is None or choice == "auto":
+        return ChosenTools(tools, "auto")
+    if isinstance(choice, dict):
+        name = choice["name"]
+        tools = [tool for tool in tools if tool._name == name]
+        if not tools:
+            raise conversion_error(
+                f"Invalid value for 'tool_call': no function named '{name}' "
+                "was specified in the 'tools' parameter."
+            )
+    if thinking:
+        raise conversion_error("Thinking mode does not support this tool_choice")
+    return ChosenTools(tools, "required")
+
+
+def checked_tool(tool: ToolDefinition) -> ToolDefinition:
+    """The tool with checked, or for a strict tool rebuilt, parameters; absent ones are ``{}``."""
+    parameters = tool._parameters
+    if parameters is None:
+        parameters = {}
+    elif tool._strict:
+        parameters = normalise_tool_parameters(parameters)
+    else:
+        check_parameters(tool._name, parameters)
+        return tool
+    return new_tool(tool._name, tool._description, parameters, tool._strict, tool._defer_loading)
+
+
+def check_parameters(name: str, parameters: Any) -> None:
+    """Refuse parameters that are no JSON Schema of an object."""
+    check_schema(parameters, f"Invalid schema for function '{name}': ")
+    kind = parameters.get("type") if isinstance(parameters, dict) else None
+    if kind != "object":
+        raise conversion_error(
+            f"Invalid schema for function '{name}': schema must be a JSON Schema of "
+            f"'type: \"object\"', got 'type: {write_compact(kind)}'."
+        )
+
+
+def check_strict_mix(tools: Sequence[ToolDefinition], format_is_given: bool) -> None:
+    """Refuse strict tools beside others, and beside a response format."""
+    strict = [bool(tool._strict) for tool in tools]
+    if any(strict):
+        if not all(strict):
+            raise conversion_error(
+                "Cannot use strict tool with non-strict tool in the same request"
+            )
+        if format_is_given:
+            raise conversion_error("response_format should not be used with tools")
+
+
+class AnswerFormat(NamedTuple):
+    """The format of the answer: for the prompt, and for the constraint."""
+
+    name: str
+    schema: Any = None
+    regex: str | None = None
+    constraint: OutputConstraint | None = None
+
+
+def schema_format(schema: Any, strict: bool) -> AnswerFormat:
+    """The ``json_schema`` format; a strict one constrains with the rebuilt schema."""
+    if strict:
+        constrained = normalise_response_schema(schema)
+    else:
+        check_schema(schema, "Invalid json schema: ")
+        constrained = schema
+    constraint = new_constraint("json", JsonSchema(constrained))
+    return AnswerFormat("json_schema", schema, None, constraint)
+
+
+TEXT_FORMAT = AnswerFormat("text")
+JSON_OBJECT_FORMAT = AnswerFormat("json_object", constraint=new_constraint("json", ""))
+
+
+def output_constraint(chosen: ChosenTools, answer: AnswerFormat) -> OutputConstraint | None:
+    """The constraint of the tools in effect, else that of the answer format."""
+    if chosen.tools:
+        kind = "tool_call_required" if chosen.choice == "required" else "tool_call"
+        return new_constraint(kind, chosen.tools)  # type: ignore[arg-type]
+    return answer.constraint
