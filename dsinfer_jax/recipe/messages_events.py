@@ -9,7 +9,8 @@ from typing import Literal
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, FinishReason, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_text import JsonSyntaxError, read_json
 from dsinfer_jax.recipe.json_values import quote, write_compact
-from dsinfer_jax.recipe.values import OutputOnly, Value, boolean, instance, string, unsigned
+from dsinfer_jax.recipe.light_values import LightOutput
+from dsinfer_jax.recipe.values import Value, boolean, instance, string, unsigned
 
 BlockKind = Literal["thinking", "text", "tool_use"]
 _new = object.__new__
@@ -45,7 +46,7 @@ class _Frame:
         self.apply = apply
 
 
-class MessagesStreamEvent(OutputOnly):
+class MessagesStreamEvent(LightOutput):
     """One event of a stream."""
 
     # A delta has a text; other events are complete in their frame.

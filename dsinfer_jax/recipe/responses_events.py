@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_values import quote
+from dsinfer_jax.recipe.light_values import LightOutput
 from dsinfer_jax.recipe.responses_items import CustomToolInput, ItemKind, OutputItem
 from dsinfer_jax.recipe.responses_object import (
     ResponsesEcho,
@@ -15,7 +16,7 @@ from dsinfer_jax.recipe.responses_object import (
     ResponseTemplate,
     usage_json,
 )
-from dsinfer_jax.recipe.values import OutputOnly, Value, instance, string, unsigned, wrong_type
+from dsinfer_jax.recipe.values import Value, instance, string, unsigned, wrong_type
 
 _new = object.__new__
 # What a response object event replaces: the constant parts, the state and the items.
@@ -40,7 +41,7 @@ class _Frame:
         self.apply = apply
 
 
-class ResponsesStreamEvent(OutputOnly):
+class ResponsesStreamEvent(LightOutput):
     """One event of a stream."""
 
     # A delta has a text and ends with its number; other events are complete in their frame.
