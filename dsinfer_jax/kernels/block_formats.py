@@ -1,7 +1,7 @@
 """Narrow number formats with block scales (model.md 0.3): encode, decode, pack.
 
-e4m3   8-bit float, largest value 448         e2m1   4-bit float, 0 .5 1 1.5 2 3 4 6 and negatives, two per byte
-ue8m0  one byte b, a scale of 2^(b - 127)
+e4m3   8-bit float, largest value 448         e2m1   4-bit float, 0 .5 1 1.5 2 3 4 6 and negatives,
+two per byte ue8m0  one byte b, a scale of 2^(b - 127)
 
 Everything is exact bit arithmetic in plain jax: equal on every back end.
 """
@@ -122,7 +122,8 @@ def decode_e2m1_rows(packed: Array, scale: Array, dtype: jnp.dtype) -> Array:
 
 
 def decode_e4m3_matrix(codes: Array, scale: Array, dtype: jnp.dtype, block: int = 32) -> Array:
-    """e4m3 matrix [..., out, in] with one ue8m0 byte per block x block tile, ragged at the edges."""
+    """e4m3 matrix [..., out, in] with one ue8m0 byte per block x block tile, ragged at the
+    edges."""
     factor = power_of_two(scale)
     for axis in (-2, -1):
         factor = jnp.repeat(factor, block, axis=axis)

@@ -1,8 +1,9 @@
 """Products of rows with the matrices of their experts (model.md 9).
 
-Rows are sorted by expert and each expert's rows are padded to whole tiles; a loop runs over the tiles in use and
-reads one expert's matrix per tile. Only chosen experts are read, whatever the number of experts. `lax.ragged_dot` is
-no substitute on the CPU, where it multiplies every row with every expert (jax-practice.md 8.1).
+Rows are sorted by expert and each expert's rows are padded to whole tiles; a loop runs over the
+tiles in use and reads one expert's matrix per tile. Only chosen experts are read, whatever the
+number of experts. `lax.ragged_dot` is no substitute on the CPU, where it multiplies every row with
+every expert (jax-practice.md 8.1).
 """
 
 from typing import NamedTuple

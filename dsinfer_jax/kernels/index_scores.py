@@ -1,8 +1,9 @@
 """Scores of index queries against index keys, with a running top-k (model.md 6.3 to 6.5).
 
-Two scans share their parts. The *full* scan runs over a sequence's blocks in chunks, as many as the longest
-sequence of the step needs: its cost follows the context. The *candidate* scan runs over the keys of each row's
-candidate blocks: its cost is bounded by the candidate set. Ties go to the lowest key index.
+Two scans share their parts. The *full* scan runs over a sequence's blocks in chunks, as many as the
+longest sequence of the step needs: its cost follows the context. The *candidate* scan runs over the
+keys of each row's candidate blocks: its cost is bounded by the candidate set. Ties go to the lowest
+key index.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,13 @@
 """Attention of each row to its own short list of keys, keys being values (model.md 4.4).
 
-A row's list is its window (places in a pool of recent keys) followed by its selected compressed keys (places in
-the blocks of a paged store). Only listed keys are gathered: the cost per row is bounded by the list, not by the
-context. Rows are processed a few at a time, so that the gathered keys stay small.
+A row's list is its window (places in a pool of recent keys) followed by its selected compressed
+keys (places in the blocks of a paged store). Only listed keys are gathered: the cost per row is
+bounded by the list, not by the context. Rows are processed a few at a time, so that the gathered
+keys stay small.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ ROWS_PER_STEP = 32
 class PagedKeys(NamedTuple):
     """Compressed keys of one source and, for each row, which of them it attends to."""
 
-    pages: object  # tree of arrays [blocks, keys per block, ...]
+    pages: Any  # tree of arrays [blocks, keys per block, ...]
     block: Array  # [rows, selected] int32
     offset: Array  # [rows, selected] int32
     visible: Array  # [rows, selected] bool
@@ -72,7 +73,7 @@ def sparse_attention(
     window_index: Array,
     window_visible: Array,
     paged: PagedKeys | None,
-    decode: Callable[[object], Array],
+    decode: Callable[[Any], Array],
     sink: Array,
     scale: float,
     weights_dtype: jnp.dtype,
@@ -88,12 +89,14 @@ def sparse_attention(
         decode: turns gathered pages into keys [..., head_dim] of the pool's type.
     """
 
+    pages = paged.pages if paged is not None else None
+
     def some_rows(arguments: tuple[Array, Array, Array, PagedKeys | None]) -> Array:
         query, index, visible, listed = arguments
         keys = pool[index]
         if listed is not None:
             places = (listed.block, listed.offset)
-            selected = decode(jax.tree.map(lambda page: page[places], paged.pages))
+            selected = decode(jax.tree.map(lambda page: page[places], pages))
             keys = jnp.concatenate([keys, selected], axis=1)
             visible = jnp.concatenate([visible, listed.visible], axis=1)
         return attend(query, keys, visible, sink, scale, weights_dtype)

@@ -1,9 +1,11 @@
-"""Attention of one layer: shared key-value vectors, window and selected keys, sink, inverse rotation (model.md 4)."""
+"""Attention of one layer: shared key-value vectors, window and selected keys, sink, inverse
+rotation (model.md 4)."""
 
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dsinfer_jax.config import LayerSpec, ModelConfig
 from dsinfer_jax.kernels.sparse_attention import PagedKeys, sparse_attention
@@ -47,7 +49,8 @@ def attention(
     Args:
         h: [rows, hidden], the normed input.
         query: [rows, q_rank], from `low_rank_query`.
-        layer: number of the layer, static or traced; `spec` holds what does not vary in a scanned run.
+        layer: number of the layer, static or traced; `spec` holds what does not vary in a scanned
+            run.
         selection: keys to attend to in layers with a ratio above 0.
 
     Returns:
@@ -100,11 +103,12 @@ def window_keys_of(
     h: Array,
     positions: Array,
     params: AttentionParams,
-    frequencies: Array,
+    frequencies: np.ndarray,
     config: ModelConfig,
     numerics: Numerics,
 ) -> Array:
-    """Normed, rotated key-value vectors [rows, head_dim] of these rows, before their cache format."""
+    """Normed, rotated key-value vectors [rows, head_dim] of these rows, before their cache
+    format."""
     keys = product_fp8(h, params.wkv, numerics)
     normed = rms_norm(keys, params.kv_norm, config.rms_norm_eps, numerics)
     return numerics.store(rotate(normed, positions, frequencies))
@@ -127,13 +131,14 @@ def output_projection(
     context: Array,
     positions: Array,
     params: AttentionParams,
-    frequencies: Array,
+    frequencies: np.ndarray,
     spec: LayerSpec,
     config: ModelConfig,
     numerics: Numerics,
     observe: Observe,
 ) -> Array:
-    """Turn the context [rows, heads, head_dim] back at the query's position and project it in groups."""
+    """Turn the context [rows, heads, head_dim] back at the query's position and project it in
+    groups."""
     if not numerics.fused_attention:
         context = numerics.store(context)
     observe("attn_ctx", spec.index, context)

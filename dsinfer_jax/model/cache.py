@@ -1,19 +1,21 @@
 """The cache tree: what each layer keeps per token and per sequence (model.md 12).
 
-Two kinds of memory. *Blocks* hold compressed keys and index keys of 128 original tokens each; any sequence may own
-any block, through its block table. *Slots* hold what a sequence keeps in bounded size: rings over position, where
-position p lives at p mod ring. Reads are bounded by position, never by what is in the place: a ring may hold a
-rejected draft or an earlier lap.
+Two kinds of memory. *Blocks* hold compressed keys and index keys of 128 original tokens each; any
+sequence may own any block, through its block table. *Slots* hold what a sequence keeps in bounded
+size: rings over position, where position p lives at p mod ring. Reads are bounded by position,
+never by what is in the place: a ring may hold a rejected draft or an earlier lap.
 
 The tree has few, fat leaves, is donated to every program and written in place.
 """
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import register_dataclass
+from jax.typing import DTypeLike
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.kernels import block_formats
@@ -25,7 +27,8 @@ Array = jax.Array
 @register_dataclass
 @dataclass(frozen=True)
 class Stored:
-    """Vectors in their cache format: codes and block scales, or (exact policy) plain float32 values."""
+    """Vectors in their cache format: codes and block scales, or (exact policy) plain float32
+    values."""
 
     codes: Array
     scale: Array | None
@@ -51,7 +54,8 @@ class CacheSizes:
     Attributes:
         slots: sequences that can be active at once.
         blocks: blocks of 128 tokens shared by all sequences.
-        rollback: B of model.md 7.2: positions that may be written ahead of the last accepted one, plus one.
+        rollback: B of model.md 7.2: positions that may be written ahead of the last accepted one,
+            plus one.
     """
 
     slots: int
@@ -90,8 +94,8 @@ def abstract(config: ModelConfig, sizes: CacheSizes, numerics: Numerics) -> Cach
         window=_stored((config.num_hidden_layers, sizes.slots, ring, width), "e4m3", numerics),
         main=main,
         index=index,
-        pair_state=jax.ShapeDtypeStruct(pair_shape, jnp.float32) if pairs else None,
-        recent_tokens=jax.ShapeDtypeStruct((sizes.slots, ring), jnp.int32),
+        pair_state=_leaf(pair_shape, jnp.float32) if pairs else None,
+        recent_tokens=_leaf((sizes.slots, ring), jnp.int32),
         draft_window=_stored(draft_shape, "e4m3", numerics) if config.draft else None,
     )
 
@@ -103,10 +107,16 @@ def index_key_sources(config: ModelConfig, ratio: int) -> tuple[int, ...]:
     )
 
 
+def _leaf(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """An abstract array, in the place of a real one."""
+    return cast(Array, jax.ShapeDtypeStruct(shape, dtype))
+
+
 def _stored(shape: tuple[int, ...], kind: str, numerics: Numerics) -> Stored:
-    """Abstract leaves of vectors [..., width] in a cache format; wide when the policy does not round."""
+    """Abstract leaves of vectors [..., width] in a cache format; wide when the policy does not
+    round."""
     if not numerics.rounds:
-        return Stored(jax.ShapeDtypeStruct(shape, jnp.float32), None)
+        return Stored(_leaf(shape, jnp.float32), None)
     *rest, width = shape
     packed, block, scale_type = {
         "e4m3": (1, 32, jnp.uint8),
@@ -115,8 +125,8 @@ def _stored(shape: tuple[int, ...], kind: str, numerics: Numerics) -> Stored:
     }[kind]
     codes_type = jnp.float8_e4m3fn if packed == 1 else jnp.uint8
     return Stored(
-        codes=jax.ShapeDtypeStruct((*rest, width // packed), codes_type),
-        scale=jax.ShapeDtypeStruct((*rest, width // block), scale_type),
+        codes=_leaf((*rest, width // packed), codes_type),
+        scale=_leaf((*rest, width // block), scale_type),
     )
 
 
@@ -151,7 +161,8 @@ def decode(stored: Stored, numerics: Numerics) -> Array:
 
 
 def bytes_per_token(config: ModelConfig, numerics: Numerics = RUNTIME) -> float:
-    """Bytes that one more token of context costs, from the tree itself: 890 at the published sizes."""
+    """Bytes that one more token of context costs, from the tree itself: 890 at the published
+    sizes."""
     tree = abstract(config, CacheSizes(slots=1, blocks=1), numerics)
     return tree_bytes((tree.main, tree.index)) / CACHE_BLOCK_TOKENS
 

@@ -1,4 +1,5 @@
-"""Compressed keys and index keys: made from a source layer's input, stored in blocks (model.md 5, 6.1)."""
+"""Compressed keys and index keys: made from a source layer's input, stored in blocks (model.md 5,
+6.1)."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,11 +20,12 @@ Array = jax.Array
 
 
 class Latents(NamedTuple):
-    """Pre-rotation compressed vectors of a step: one per row, meaningful where the row completes a group."""
+    """Pre-rotation compressed vectors of a step: one per row, meaningful where the row completes a
+    group."""
 
     values: Array  # [rows, head_dim]
     ratio: int
-    index: RowIndex  # the rows they belong to
+    rows: RowIndex  # the rows they belong to
 
 
 def compress(
@@ -35,7 +37,8 @@ def compress(
     config: ModelConfig,
     numerics: Numerics,
 ) -> tuple[Latents, Cache]:
-    """Pool each group of `ratio` rows into one normed vector, and keep the pair state of ratio 2."""
+    """Pool each group of `ratio` rows into one normed vector, and keep the pair state of ratio
+    2."""
     assert params.compressors is not None
     source = config.kv_source_layer_ids.index(spec.index)
     weight, norm = params.compressors.wkv[source], params.compressors.norm[source]
@@ -80,7 +83,8 @@ def store_main_keys(
     numerics: Numerics,
     observe: Observe,
 ) -> Cache:
-    """Rotate the latents at their group's first position and write them to the sequences' blocks."""
+    """Rotate the latents at their group's first position and write them to the sequences'
+    blocks."""
     keys = _rotated(latents, spec, config, numerics)
     encoded = caches.encode_main(keys, config, numerics)
     observe("main_kv", spec.index, caches.decode(encoded, numerics))
@@ -113,7 +117,7 @@ def store_index_keys(
 
 
 def _rotated(latents: Latents, spec: LayerSpec, config: ModelConfig, numerics: Numerics) -> Array:
-    first_position = jnp.maximum(latents.index.positions + 1 - latents.ratio, 0)
+    first_position = jnp.maximum(latents.rows.positions + 1 - latents.ratio, 0)
     frequencies = inverse_frequencies(config, spec.ratio)
     return numerics.store(rotate(latents.values, first_position, frequencies))
 
@@ -121,8 +125,9 @@ def _rotated(latents: Latents, spec: LayerSpec, config: ModelConfig, numerics: N
 def write_pages(
     pages: Stored, source: int, encoded: Stored, plan: Plan, latents: Latents
 ) -> Stored:
-    """Store encoded keys [rows, ...] at their blocks of `source`; rows without a place write nothing."""
-    block, offset = block_place(plan, latents.index, latents.ratio, pages.codes.shape[1])
+    """Store encoded keys [rows, ...] at their blocks of `source`; rows without a place write
+    nothing."""
+    block, offset = block_place(plan, latents.rows, latents.ratio, pages.codes.shape[1])
     return jax.tree.map(
         lambda page, rows: page.at[source, block, offset].set(rows, mode="drop"), pages, encoded
     )

@@ -1,4 +1,5 @@
-"""Hashed n-gram memory: token ids to table rows, rows to a gated update of the streams (model.md 8)."""
+"""Hashed n-gram memory: token ids to table rows, rows to a gated update of the streams (model.md
+8)."""
 
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ def remember_tokens(recent: Array, plan: Plan, index: RowIndex) -> tuple[Array, 
         recent: [slots, ring] int32 token ids by position.
 
     Returns:
-        The rings to look back into (with what the plan knows of earlier tokens), and the rings to keep.
+        The rings to look back into (with what the plan knows of earlier tokens), and the rings to
+        keep.
     """
     slots, ring = recent.shape
     if plan.previous_tokens is not None:
@@ -87,7 +89,8 @@ _Limbs = tuple[Array, ...]  # 16-bit limbs of a 64-bit number in uint32, lowest 
 
 
 def _multiply(value: Array, multiplier: Array) -> _Limbs:
-    """64-bit product of [rows] int32 and four 16-bit limbs; it never exceeds 2^63 (model.md 8.3)."""
+    """64-bit product of [rows] int32 and four 16-bit limbs; it never exceeds 2^63 (model.md
+    8.3)."""
     value = value.astype(jnp.uint32)
     low, high = value & 0xFFFF, value >> 16
     sums = [jnp.zeros_like(value) for _ in range(5)]
@@ -106,7 +109,8 @@ def _multiply(value: Array, multiplier: Array) -> _Limbs:
 
 
 def _remainder(limbs: _Limbs, prime: int) -> Array:
-    """The 64-bit number modulo a prime below 2^31, digit by digit so that nothing exceeds 32 bits."""
+    """The 64-bit number modulo a prime below 2^31, digit by digit so that nothing exceeds 32
+    bits."""
     digit_bits = max(bits for bits in (16, 8, 4, 2, 1) if prime.bit_length() + bits <= 32)
     rest = jnp.zeros_like(limbs[0])
     for limb in reversed(limbs):

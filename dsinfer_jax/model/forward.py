@@ -1,7 +1,7 @@
 """The forward pass: the numbered steps of model.md 2, on one screen.
 
-`forward` runs any plan, prefill or decode; the programs of the engine are this one function at different shapes.
-It knows no request, no scheduler, no mesh and no file.
+`forward` runs any plan, prefill or decode; the programs of the engine are this one function at
+different shapes. It knows no request, no scheduler, no mesh and no file.
 """
 
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def forward(
     engram_rows, cache = hash_tokens(step, cache, index)
     # 2  embedding; 3  equal streams, pre mix on the first
     with jax.named_scope("embed"):
-        embedded = embed(plan.token_ids, index.valid, params, numerics)
+        embedded = embed(jnp.asarray(plan.token_ids), index.valid, params, numerics)
     streams = jnp.repeat(embedded[:, None], config.hc_mult, axis=1)
     pre = jnp.zeros(streams.shape[:2], jnp.float32).at[:, 0].set(1.0)
 
@@ -213,7 +213,8 @@ def sublayer_input(trunk: Trunk, norm: Array, own: HyperConnectionParams, step: 
 def head(
     trunk: Trunk, params: Params, config: ModelConfig, numerics: Numerics, observe: Observe
 ) -> Array:
-    """Collapse the last trunk, norm it, and multiply with the output matrix: float32 [rows, vocab]."""
+    """Collapse the last trunk, norm it, and multiply with the output matrix: float32 [rows,
+    vocab]."""
     pre = trunk.pre
     if params.head_mix is not None:
         pre = head_weights(trunk.streams, params.head_mix, config)
@@ -275,8 +276,8 @@ def enter_consumer_half(
 def layer_runs(config: ModelConfig, scanned: bool) -> Iterator[tuple[LayerSpec, ...]]:
     """Layers in order: sources and engram layers alone, plain layers between them together.
 
-    Plain layers of one run differ in their weights only. Layers that own something are unrolled: each reads
-    and writes caches of its own.
+    Plain layers of one run differ in their weights only. Layers that own something are unrolled:
+    each reads and writes caches of its own.
     """
     for number, run in groupby(
         enumerate(config.layers), key=lambda item: -1 if item[1].plain else item[0]
@@ -292,7 +293,8 @@ def layer_runs(config: ModelConfig, scanned: bool) -> Iterator[tuple[LayerSpec, 
 def scan_layers(
     step: Step, run: tuple[LayerSpec, ...], flow: Flow, cache: Cache
 ) -> tuple[Flow, Cache, dict[int, Array]]:
-    """A run of plain layers as one compiled body. The cache travels in the carry, written in place."""
+    """A run of plain layers as one compiled body. The cache travels in the carry, written in
+    place."""
     targets = step.config.draft.target_layer_ids if step.config.draft else ()
     wanted = [spec.index for spec in run if spec.index in targets]
 

@@ -22,7 +22,8 @@ class Mixes(NamedTuple):
 
 
 def _scaled_product(streams: Array, fn: Array, eps: float) -> Array:
-    """(X . fn^T) * rho, with one RMS statistic over all streams. [rows, streams, hidden] -> [rows, out]."""
+    """(X . fn^T) * rho, with one RMS statistic over all streams. [rows, streams, hidden] -> [rows,
+    out]."""
     flat = streams.astype(jnp.float32).reshape(streams.shape[0], -1)
     inverse_rms = lax.rsqrt(jnp.mean(flat * flat, axis=-1, keepdims=True) + eps)
     return rows_product(flat, fn) * inverse_rms

@@ -1,6 +1,8 @@
-"""Which compressed keys each row attends to: index queries, scores, top-k, candidate blocks (model.md 6)."""
+"""Which compressed keys each row attends to: index queries, scores, top-k, candidate blocks
+(model.md 6)."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -59,9 +61,11 @@ def select(
         kept_blocks = None
         if spec.candidates == "source":
             kept_blocks = (config.candidate_topk_blocks, config.candidate_block_size)
+        fetch, chunk = _chunk_reader(pages, plan, index, spec.ratio, config, numerics)
         keys, found = index_scores.full_scan(
             queries,
-            *_chunk_reader(pages, plan, index, spec.ratio, config, numerics),
+            fetch,
+            chunk,
             topk=config.index_topk,
             store=numerics.store,
             candidates=kept_blocks,
@@ -108,8 +112,9 @@ def _chunk_reader(
     ratio: int,
     config: ModelConfig,
     numerics: Numerics,
-) -> tuple:
-    """(fetch, chunk): a function chunk number -> keys of every tile's sequence, and keys per chunk."""
+) -> tuple[Callable[[Array], Array], int]:
+    """(fetch, chunk): a function chunk number -> keys of every tile's sequence, and keys per
+    chunk."""
     keys_per_block = CACHE_BLOCK_TOKENS // ratio
     tables = plan.block_tables[index.tile_sequence]  # [tiles, table width]
     budget = SCANNED_SCORES // (index.positions.shape[0] * config.index_n_heads * keys_per_block)

@@ -1,7 +1,9 @@
-"""Where values are rounded: one frozen policy, and the products that obey it (model.md 0.4, design.md 3).
+"""Where values are rounded: one frozen policy, and the products that obey it (model.md 0.4,
+design.md 3).
 
-The forward code is the same for every policy. It calls `store` where the model rounds to bf16, `quantised` where
-it quantises an activation, and the products below; the policy decides what those do.
+The forward code is the same for every policy. It calls `store` where the model rounds to bf16,
+`quantised` where it quantises an activation, and the products below; the policy decides what those
+do.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +17,8 @@ from dsinfer_jax.model.params import Quantised
 
 Array = jax.Array
 
-# Row counts are multiples of this in every program, output widths are padded to multiples of the other: with both,
+# Row counts are multiples of this in every program, output widths are padded to multiples of the
+# other: with both,
 # a row of a product keeps its bits in any batch on the CPU (jax-practice.md 7.3).
 ROW_MULTIPLE = 8
 COLUMN_MULTIPLE = 64
@@ -70,7 +73,8 @@ def dequantise(weight: Quantised, dtype: jnp.dtype) -> Array:
 def rows_product(x: Array, weight: Array) -> Array:
     """x [..., rows, in] . weight [out, in]^T -> float32 [..., rows, out], accumulated in float32.
 
-    Both operands have one type; float32 operands are multiplied at full precision on every back end.
+    Both operands have one type; float32 operands are multiplied at full precision on every back
+    end.
     """
     columns = weight.shape[0]
     padding = -columns % COLUMN_MULTIPLE

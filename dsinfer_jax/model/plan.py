@@ -1,18 +1,20 @@
-"""The arrays that one step needs: which rows, where their keys are, what is written and what is returned.
+"""The arrays that one step needs: which rows, where their keys are, what is written and returned.
 
-A step's rows are flattened over sequences. Each sequence brings one *slice* of consecutive positions; slices are
-padded to whole tiles, so that every tile of rows belongs to one sequence. Prefill and decode differ only in shape:
-prefill has few sequences with many rows, decode has one tile of q rows per slot.
+A step's rows are flattened over sequences. Each sequence brings one *slice* of consecutive
+positions; slices are padded to whole tiles, so that every tile of rows belongs to one sequence.
+Prefill and decode differ only in shape: prefill has few sequences with many rows, decode has one
+tile of q rows per slot.
 
-The producer half (layers before the first consumer layer) and the consumer half may run different rows of the same
-slices: that is the truncation of model.md 7. `Plan` therefore holds two row sets.
+The producer half (layers before the first consumer layer) and the consumer half may run different
+rows of the same slices (truncation, model.md 7). `Plan` therefore holds two row sets.
 
-Host code builds plans with numpy (`prefill_plan`, `decode_plan`); `row_index` derives, on the device, what every
-layer needs from them.
+Host code builds plans with numpy (`prefill_plan`, `decode_plan`); `row_index` derives, on the
+device, what every layer needs from them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,7 @@ from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.model.numerics import ROW_MULTIPLE
 
 Array = jax.Array
+PlanArray = jax.Array | np.ndarray  # numpy on the host, device arrays inside a program
 TRUNCATION_MODES = ("off", "mask", "compact")
 
 
@@ -31,12 +34,12 @@ TRUNCATION_MODES = ("off", "mask", "compact")
 class Rows:
     """One set of rows, in tiles of one sequence each."""
 
-    positions: Array  # [rows] int32, -1 on padding
-    window_start: Array  # [rows] int32: lowest position whose window key is visible
-    preceding: Array  # [rows] int32: rows of the same slice before this one in this set
-    following: Array  # [rows] int32: rows of the same slice after this one in this set
-    keeps_state: Array  # [rows] bool: may leave its state in the rings of its slot
-    tile_sequence: Array  # [tiles] int32: which of the plan's sequences the tile belongs to
+    positions: PlanArray  # [rows] int32, -1 on padding
+    window_start: PlanArray  # [rows] int32: lowest position whose window key is visible
+    preceding: PlanArray  # [rows] int32: rows of the same slice before this one in this set
+    following: PlanArray  # [rows] int32: rows of the same slice after this one in this set
+    keeps_state: PlanArray  # [rows] bool: may leave its state in the rings of its slot
+    tile_sequence: PlanArray  # [tiles] int32: which of the plan's sequences the tile belongs to
 
     @property
     def count(self) -> int:
@@ -52,19 +55,15 @@ class Rows:
 class Plan:
     """One step. Shapes are the program's bucket; nothing in them depends on a request."""
 
-    token_ids: Array  # [rows] int32
+    token_ids: PlanArray  # [rows] int32
     producer: Rows
     consumer: Rows
-    kept: (
-        Array | None
-    )  # [consumer rows] int32 into the producer rows (compact); None: the same rows
-    writes_blocks: Array  # [rows] bool: this row's compressed keys are stored
-    slots: Array  # [sequences] int32: place of each sequence in the bounded caches
-    block_tables: Array  # [sequences, table width] int32
-    previous_tokens: (
-        Array | None
-    )  # [sequences, look-back] int32 before each slice, latest first; -1
-    output_rows: Array  # [outputs] int32 into the consumer rows: rows whose logits are wanted
+    kept: PlanArray | None  # [consumer rows] int32 into the producer rows; None: the same rows
+    writes_blocks: PlanArray  # [rows] bool: this row's compressed keys are stored
+    slots: PlanArray  # [sequences] int32: place of each sequence in the bounded caches
+    block_tables: PlanArray  # [sequences, table width] int32
+    previous_tokens: PlanArray | None  # [sequences, look-back] int32, latest first; -1: none
+    output_rows: PlanArray  # [outputs] int32 into the consumer rows: rows whose logits are wanted
 
 
 @register_dataclass
@@ -93,15 +92,16 @@ class RowIndex:
     def ring_place(self, ring: int, slots: int) -> tuple[Array, Array]:
         """(slot, place) [rows] at which a row leaves its state in rings [slots, ring, ...].
 
-        Only the last `ring` rows of a slice write, so that no place is written twice. The slot of the others is
-        out of range: the write is dropped.
+        Only the last `ring` rows of a slice write, so that no place is written twice. The slot of
+        the others is out of range: the write is dropped.
         """
         writes = self.valid & self.keeps_state & (self.following < ring)
         return jnp.where(writes, self.slot, slots), jnp.maximum(self.positions, 0) % ring
 
 
-def row_index(rows: Rows, plan: Plan, window: int, ring: int) -> RowIndex:
-    """Where each row of a set finds its window keys: `window` positions, itself included, in a ring."""
+def row_index(row_set: Rows, plan: Plan, window: int, ring: int) -> RowIndex:
+    """Where each row of a set finds the keys of its window (itself included) in a ring."""
+    rows: Any = jax.tree.map(jnp.asarray, row_set)
     sequence = jnp.repeat(rows.tile_sequence, rows.tile_rows)
     slot = plan.slots[sequence]
     distance = jnp.arange(window - 1, -1, -1, dtype=jnp.int32)  # oldest key first
@@ -127,7 +127,8 @@ def row_index(rows: Rows, plan: Plan, window: int, ring: int) -> RowIndex:
 def block_place(plan: Plan, index: RowIndex, ratio: int, blocks: int) -> tuple[Array, Array]:
     """(block, offset) [rows] where a row stores the compressed key of the group it completes.
 
-    The block is out of range, so that the write is dropped, for rows that complete no group or must not write.
+    The block is out of range, so that the write is dropped, for rows that complete no group or must
+    not write.
     """
     position = jnp.maximum(index.positions, 0)
     block = plan.block_tables[index.sequence, position // CACHE_BLOCK_TOKENS]
@@ -147,7 +148,8 @@ class Slice:
         blocks: block table of the sequence, long enough for these rows.
         previous_ids: the tokens right before `start`, oldest first, as many as are known.
         valid_start: first position with valid window state in this run (vs of model.md 7.2).
-        stored_length: positions below this already have their compressed keys; they are not written again.
+        stored_length: positions below this already have their compressed keys; they are not written
+            again.
         outputs: offsets into `token_ids` whose logits are wanted.
     """
 
@@ -189,18 +191,8 @@ class Truncation:
         needed = config.sliding_window + rollback
         if self.keep < needed:
             raise ValueError(
-                f"keep_tokens is {self.keep}; with a window of {config.sliding_window} and a rollback of "
-                f"{rollback} it must be at least {needed}"
-            )
-        late = [
-            layer
-            for layer in (config.engram.layer_ids if config.engram else ())
-            if layer >= config.first_consumer_layer
-        ]
-        if self.mode == "compact" and late:
-            raise ValueError(
-                f"engram layers {late} are consumer layers; compact truncation needs all of them before "
-                f"layer {config.first_consumer_layer}: use mode 'mask' or 'off'"
+                f"keep_tokens is {self.keep}; with a window of {config.sliding_window} and a "
+                f"rollback of {rollback} it must be at least {needed}"
             )
 
 
@@ -224,12 +216,14 @@ class _RowSet:
     def add(
         self, sequence: int, positions: np.ndarray, window_start: np.ndarray, lowest: int
     ) -> int:
-        """Append rows of one sequence; returns the first row. Rows below `lowest` leave no state."""
+        """Append rows of one sequence; returns the first row. Rows below `lowest` leave no
+        state."""
         count, first = len(positions), self.used
         padded = tiles_of(count, self.tile_rows) * self.tile_rows
         if first + padded > len(self.positions):
             raise ValueError(
-                f"the slices need more than the bucket's {len(self.positions)} rows; use a larger bucket"
+                f"the slices need more than the bucket's {len(self.positions)} rows; "
+                "use a larger bucket"
             )
         place = slice(first, first + count)
         self.positions[place] = positions
@@ -242,7 +236,7 @@ class _RowSet:
         return first
 
     def rows(self) -> Rows:
-        return Rows(  # type: ignore[arg-type]  # numpy here, device arrays inside a program
+        return Rows(
             positions=self.positions,
             window_start=self.window_start,
             preceding=self.preceding,
@@ -262,7 +256,8 @@ class Bucket:
         table_width: blocks per sequence.
         outputs: rows whose logits are returned.
         tile_rows: rows per tile.
-        consumer_rows: rows of the consumer half; None: the same rows as the producers (no compaction).
+        consumer_rows: rows of the consumer half; None: the same rows as the producers (no
+            compaction).
     """
 
     rows: int
@@ -326,7 +321,8 @@ def prefill_plan(
         for offset in part.outputs:
             if offset < clip:
                 raise ValueError(
-                    f"row {offset} of a slice has no logits: compact truncation drops rows before {clip}"
+                    f"row {offset} of a slice has no logits: compact truncation drops the rows "
+                    f"before {clip}"
                 )
             output_rows.append(kept_first + offset - clip)
 
@@ -337,7 +333,7 @@ def prefill_plan(
 
     if len(output_rows) > bucket.outputs:
         raise ValueError(f"{len(output_rows)} wanted rows do not fit a bucket of {bucket.outputs}")
-    return Plan(  # type: ignore[arg-type]
+    return Plan(
         token_ids=token_ids,
         producer=producer.rows(),
         consumer=consumer.rows(),
@@ -372,7 +368,7 @@ def decode_plan(
     used = np.full(slots, q, np.int32) if counts is None else counts
     active = (start >= 0)[:, None] & (offset < used[:, None])
     positions = np.where(active, start[:, None] + offset, -1).astype(np.int32).reshape(-1)
-    rows = Rows(  # type: ignore[arg-type]
+    rows = Rows(
         positions=positions,
         window_start=np.maximum(positions - config.sliding_window + 1, 0).astype(np.int32),
         preceding=np.tile(offset, slots),
@@ -380,7 +376,7 @@ def decode_plan(
         keeps_state=active.reshape(-1),
         tile_sequence=np.arange(slots, dtype=np.int32),
     )
-    return Plan(  # type: ignore[arg-type]
+    return Plan(
         token_ids=token_ids.reshape(-1).astype(np.int32),
         producer=rows,
         consumer=rows,

@@ -12,7 +12,8 @@ Array = jax.Array
 
 
 def inverse_frequencies(config: ModelConfig, ratio: int) -> np.ndarray:
-    """float32 [rotary / 2] of a layer with this compression ratio: C0 plain, C1 and C2 with YaRN."""
+    """float32 [rotary / 2] of a layer with this compression ratio: C0 plain, C1 and C2 with
+    YaRN."""
     if ratio == 0:
         return frequencies(config.rope_theta, config.qk_rope_head_dim, None)
     return frequencies(config.compress_rope_theta, config.qk_rope_head_dim, config.rope_scaling)
@@ -44,7 +45,8 @@ def rotate(x: Array, positions: Array, inverse_freq: np.ndarray, inverse: bool =
 
     Args:
         x: [rows, ..., width].
-        positions: [rows] int32. The angle is the float32 product position * frequency, error included.
+        positions: [rows] int32. The angle is the float32 product position * frequency, error
+            included.
     """
     x = x.astype(jnp.float32)
     rotary = 2 * len(inverse_freq)
