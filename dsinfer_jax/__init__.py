@@ -9,9 +9,14 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PUBLIC_NAMES = {"ModelConfig": "dsinfer_jax.config"}
+_PUBLIC_NAMES = {
+    "LLM": "dsinfer_jax.engine.llm",
+    "ModelConfig": "dsinfer_jax.config",
+    "RequestOutput": "dsinfer_jax.engine.request",
+    "SamplingParams": "dsinfer_jax.engine.request",
+}
 
-__all__ = ["ModelConfig", "__version__"]
+__all__ = ["LLM", "ModelConfig", "RequestOutput", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

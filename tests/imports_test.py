@@ -124,6 +124,9 @@ def test_a_wrong_arrow_is_seen(
         ("dsinfer_jax.config", (*HEAVY, "tokenizers")),
         ("dsinfer_jax.config_rules", (*HEAVY, "tokenizers")),
         ("dsinfer_jax.recipe", HEAVY),
+        ("dsinfer_jax.settings", (*HEAVY, "tokenizers")),
+        ("dsinfer_jax.engine.request", (*HEAVY, "tokenizers")),
+        ("dsinfer_jax.generate.options", (*HEAVY, "tokenizers")),
     ],
 )
 def test_light_modules_load_nothing_heavy(module: str, absent: tuple[str, ...]) -> None:

@@ -1,0 +1,68 @@
+"""The version seam: what every compiled program gets, and jax names that differ between versions.
+
+All use of jax that changed between 0.10 and 0.12 goes through this module, and so do the compiler
+options, so that no program can forget them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+# Without it XLA removes float32 -> narrow -> float32 round trips on GPUs (jax-practice.md 7.1).
+_ROUNDING_OPTIONS = {"xla_allow_excess_precision": False}
+# On CPUs XLA hands products and, from 4096 elements on, sums to a library with another order of
+# additions. Products always and sums never: then a row's bits depend on no row count (design.md 5,
+# law 2; docs/batch_invariance.md).
+_INVARIANCE_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+COMPILER_OPTIONS: dict[str, bool | str] = _ROUNDING_OPTIONS | _INVARIANCE_OPTIONS
+
+_BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"  # also of a program found in cache
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+def jit(function: Callable[..., Any], *, donate: tuple[str, ...] = ()) -> Any:
+    """`jax.jit` with the options of every program; `donate` names arguments given away."""
+    return jax.jit(function, donate_argnames=donate, compiler_options=COMPILER_OPTIONS)
+
+
+def use_compilation_cache(folder: str | Path) -> None:
+    """Keep compiled programs in `folder`, every one of them, for later processes.
+
+    Call it before the first program compiles. The folder is trusted: programs in it are run.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@dataclass
+class CompileEvents:
+    """How often this process compiled.
+
+    Attributes:
+        programs: programs handed to the compiler, those found in the persistent cache included.
+        from_cache: those of them that were found in the persistent cache.
+    """
+
+    programs: int = 0
+    from_cache: int = 0
+
+    def _on_duration(self, event: str, duration_secs: float, **_: str | int) -> None:
+        self.programs += event == _BACKEND_COMPILE
+
+    def _on_event(self, event: str, **_: str | int) -> None:
+        self.from_cache += event == _CACHE_HIT
+
+
+@cache
+def compile_events() -> CompileEvents:
+    """The process's counters; they run from the first call on, because jax cannot look back."""
+    events = CompileEvents()
+    jax.monitoring.register_event_duration_secs_listener(events._on_duration)
+    jax.monitoring.register_event_listener(events._on_event)
+    return events

@@ -1,0 +1,135 @@
+"""The sizes of an engine, checked once (engine.md 1.2, 2.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
+from dsinfer_jax.model.cache import CacheSizes
+from dsinfer_jax.model.numerics import ROW_MULTIPLE
+from dsinfer_jax.model.plan import Bucket, Truncation, tiles_of
+
+DEFAULT_MODEL_LENGTH = 4096
+PREFILL_TILE_ROWS = 32  # measured: 8 and 64 are slower, at 256 rows of the tiny model
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes of cache and programs.
+
+    Attributes:
+        max_model_len: most tokens of prompt plus output; the newest token may be one more, because
+            it is not computed (engine.md 2.6).
+        slots: requests that run at the same time.
+        prefill_rows: prompt tokens of a prefill step, one program for each, ascending.
+        query_rows: rows of a request in a decode step; more than 1 verifies drafts.
+        truncation: what the consumer half computes of a prompt.
+        blocks: blocks of 128 tokens in the cache.
+        rollback: positions that may be written ahead of the last accepted one, plus one.
+    """
+
+    max_model_len: int
+    slots: int
+    prefill_rows: tuple[int, ...]
+    query_rows: int
+    truncation: Truncation
+    blocks: int
+    rollback: int
+
+    @classmethod
+    def of(
+        cls,
+        config: ModelConfig,
+        *,
+        max_model_len: int | None = None,
+        slots: int = 8,
+        prefill_rows: Sequence[int] = (256,),
+        keep_tokens: int = 0,
+        blocks: int | None = None,
+    ) -> "EngineConfig":
+        """Check and complete the sizes for a model.
+
+        Args:
+            keep_tokens: 0 computes whole prompts; more is the suffix that the consumer half keeps.
+            blocks: None: enough for the longest sequence in every slot.
+
+        Raises:
+            ValueError: one sentence with name, value and what is allowed.
+        """
+        longest = config.max_position_embeddings
+        if max_model_len is None:
+            max_model_len = min(DEFAULT_MODEL_LENGTH, longest)
+        if not 1 <= max_model_len <= longest:
+            raise ValueError(
+                f"max_model_len is {max_model_len}; it must be from 1 to {longest}, the model's "
+                "max_position_embeddings"
+            )
+        if slots < ROW_MULTIPLE or slots % ROW_MULTIPLE:
+            raise ValueError(f"slots is {slots}; it must be a positive multiple of {ROW_MULTIPLE}")
+        for rows in prefill_rows:
+            if rows < PREFILL_TILE_ROWS or rows % PREFILL_TILE_ROWS:
+                raise ValueError(
+                    f"prefill_rows has {rows}; each must be a positive multiple of "
+                    f"{PREFILL_TILE_ROWS}"
+                )
+        if not prefill_rows:
+            raise ValueError("prefill_rows is empty; name at least one row count")
+        rollback = CacheSizes.rollback
+        truncation = Truncation("compact", keep_tokens) if keep_tokens else Truncation()
+        truncation.check(config, rollback)
+        per_sequence = tiles_of(max_model_len, CACHE_BLOCK_TOKENS)
+        blocks = per_sequence * slots if blocks is None else blocks
+        if blocks < per_sequence:
+            raise ValueError(
+                f"blocks is {blocks}; one sequence of {max_model_len} tokens needs {per_sequence}"
+            )
+        return cls(
+            max_model_len=max_model_len,
+            slots=slots,
+            prefill_rows=tuple(sorted(set(prefill_rows))),
+            query_rows=1,
+            truncation=truncation,
+            blocks=blocks,
+            rollback=rollback,
+        )
+
+    @property
+    def cache_sizes(self) -> CacheSizes:
+        return CacheSizes(slots=self.slots, blocks=self.blocks, rollback=self.rollback)
+
+    @property
+    def table_width(self) -> int:
+        """Blocks of the longest sequence, rounded up to a power of two."""
+        needed = tiles_of(self.max_model_len, CACHE_BLOCK_TOKENS)
+        return 1 << (needed - 1).bit_length()
+
+    def prefill_bucket(self, rows: int) -> Bucket:
+        """Shapes of the prefill program of so many rows.
+
+        In compact truncation the consumer half has room for the kept suffix of one prompt with its
+        padding; the scheduler brings no more.
+        """
+        consumer_rows = None
+        if self.truncation.mode == "compact":
+            kept = tiles_of(self.truncation.keep, PREFILL_TILE_ROWS) + 1
+            consumer_rows = min(rows, kept * PREFILL_TILE_ROWS)
+        sequences = max(min(rows // PREFILL_TILE_ROWS, self.slots), ROW_MULTIPLE)
+        return Bucket(
+            rows=rows,
+            sequences=sequences,
+            table_width=self.table_width,
+            outputs=sequences,
+            tile_rows=PREFILL_TILE_ROWS,
+            consumer_rows=consumer_rows,
+        )
+
+    @property
+    def decode_bucket(self) -> Bucket:
+        """Shapes of the decode program: one tile of `query_rows` rows for each slot."""
+        rows = self.slots * self.query_rows
+        return Bucket(
+            rows=rows,
+            sequences=self.slots,
+            table_width=self.table_width,
+            outputs=rows,
+            tile_rows=self.query_rows,
+        )

@@ -1,0 +1,209 @@
+"""LLM: the offline API. Prompts in, finished requests out, or a stream of what each step added."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.detokenise import Detokeniser, TextCodec
+from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.llm_engine import LLMEngine
+from dsinfer_jax.engine.request import (
+    Delta,
+    FinishReason,
+    Request,
+    RequestOutput,
+    SamplingParams,
+)
+from dsinfer_jax.model.numerics import POLICIES, RUNTIME, Numerics
+from dsinfer_jax.model.params import Params
+
+Prompt = str | Sequence[int]
+DEMO = "demo"
+
+
+class LLM:
+    """A model that is ready to generate: every program is compiled at construction.
+
+    Args:
+        config, params: the model; see `checkpoint.load_pretrained`.
+        codec: for prompts and output as text; without it prompts are token ids and texts empty.
+        numerics: a rounding policy or the name of one.
+        max_model_len: most tokens of prompt plus output; None: 4096, or what the model allows.
+        slots: requests that run at the same time, a multiple of 8; the others wait.
+        keep_tokens: 0 computes whole prompts; more is the suffix that consumer layers compute.
+        prefill_rows: prompt tokens of a step, one program each.
+        blocks: cache blocks of 128 tokens; None: enough for every slot.
+        progress: called with one line for each program that is prepared.
+
+    Raises:
+        ValueError: a size that cannot be used, in one sentence.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: Params,
+        codec: TextCodec | None = None,
+        *,
+        numerics: Numerics | str = RUNTIME,
+        max_model_len: int | None = None,
+        slots: int = 8,
+        keep_tokens: int = 0,
+        prefill_rows: Sequence[int] = (256,),
+        blocks: int | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        sizes = EngineConfig.of(
+            config,
+            max_model_len=max_model_len,
+            slots=slots,
+            prefill_rows=prefill_rows,
+            keep_tokens=keep_tokens,
+            blocks=blocks,
+        )
+        if isinstance(numerics, str):
+            if numerics not in POLICIES:
+                raise ValueError(
+                    f"numerics is {numerics!r}; it must be one of {', '.join(POLICIES)}"
+                )
+            numerics = POLICIES[numerics]
+        self.config, self.codec = config, codec
+        self.engine = LLMEngine(config, params, numerics, sizes, progress)
+
+    @classmethod
+    def from_pretrained(cls, model: str | Path, **options: Any) -> "LLM":
+        """Load a checkpoint folder, or "demo", the embedded model.
+
+        Args:
+            options: keyword arguments of the constructor.
+
+        Raises:
+            ConfigError, CheckpointError: the folder cannot be used.
+            ValueError: as the constructor.
+        """
+        return cls(*load_model(model), **options)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Run prompts to their ends.
+
+        Args:
+            prompts: texts, which get a BOS in front, or token ids, which are taken as they are.
+            sampling_params: for all prompts or one for each; None: the defaults.
+
+        Returns:
+            One result for each prompt, in order. A prompt that cannot run, or whose output is not
+            finite, is a result with an error in its place.
+
+        Raises:
+            ValueError: text without a tokenizer, or lists of unequal length.
+        """
+        outputs = [delta.output for delta in self.stream(prompts, sampling_params) if delta.output]
+        return sorted(outputs, key=lambda output: output.index)
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[Delta]:
+        """Like `generate`, but yields what each step added, for all prompts as it comes.
+
+        The last delta of each prompt has its finish reason and the whole output. Closing the
+        iterator early aborts what still runs.
+        """
+        return self._run(self._requests(prompts, sampling_params))
+
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        """A prompt as the model will see it. Raises ValueError for text without a tokenizer."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if self.codec is None:
+            raise ValueError("a prompt is text, but the model has no tokenizer; give token ids")
+        return self.codec.encode(prompt)
+
+    def _requests(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[Request]:
+        items: Sequence[Any] = prompts
+        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+            items = [prompts]
+        if sampling_params is None or isinstance(sampling_params, SamplingParams):
+            params = [sampling_params or SamplingParams()] * len(items)
+        else:
+            params = list(sampling_params)
+        if len(params) != len(items):
+            raise ValueError(
+                f"sampling_params has {len(params)} entries for {len(items)} prompts; "
+                "give one for all, or one for each"
+            )
+        return [
+            Request(index, self.token_ids(item), chosen)
+            for index, (item, chosen) in enumerate(zip(items, params))
+        ]
+
+    def _run(self, requests: list[Request]) -> Iterator[Delta]:
+        writers = [Detokeniser(self.codec) if self.codec else None for _ in requests]
+        texts = [""] * len(requests)
+        try:
+            for delta in self._deltas(requests):
+                text = _new_text(delta, writers[delta.index])
+                texts[delta.index] += text
+                output = None
+                if delta.finish_reason is not None:
+                    output = _output(requests[delta.index], texts[delta.index])
+                yield replace(delta, text=text, output=output)
+        finally:
+            for request in requests:
+                self.engine.abort_request(request)
+
+    def _deltas(self, requests: list[Request]) -> Iterator[Delta]:
+        for request in requests:
+            yield from self.engine.add_request(request)
+        while self.engine.has_unfinished_requests():
+            yield from self.engine.step()
+
+
+def load_model(model: str | Path) -> tuple[ModelConfig, Params, TextCodec]:
+    """Configuration, weights and tokenizer of a checkpoint folder, or of "demo".
+
+    Raises:
+        ConfigError, CheckpointError: the folder cannot be used.
+    """
+    if model == DEMO:
+        from dsinfer_jax import demo
+
+        config, params, tokenizer = demo.load()
+    else:
+        from dsinfer_jax.checkpoint import load_pretrained
+
+        config, params = load_pretrained(model)
+        tokenizer = Path(model) / "tokenizer.json"
+    return config, params, TextCodec(tokenizer, config.bos_token_id)
+
+
+def _new_text(delta: Delta, writer: Detokeniser | None) -> str:
+    if writer is None:
+        return ""
+    stopped = delta.finish_reason is FinishReason.STOP  # the token that stops is not text
+    tokens = delta.token_ids[:-1] if stopped else delta.token_ids
+    return writer.add(tokens, last=delta.finish_reason is not None)
+
+
+def _output(request: Request, text: str) -> RequestOutput:
+    assert request.finish_reason is not None
+    return RequestOutput(
+        index=request.index,
+        prompt_token_ids=list(request.prompt_token_ids),
+        token_ids=request.token_ids,
+        text=text,
+        finish_reason=request.finish_reason,
+        logprobs=request.logprobs if request.params.logprobs else None,
+        error=request.error,
+    )

@@ -1,0 +1,28 @@
+"""`python -m dsinfer_jax.generate`: the command line.
+
+`options.py` and `prompts.py` read what was asked and load nothing heavy, so that `-h` and every
+bad option answer at once; `run.py` loads the model and generates; `output.py` writes.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0, 1 if a request failed, 2 for bad input."""
+    from dsinfer_jax.generate.options import parse
+
+    try:
+        job = parse(sys.argv[1:] if arguments is None else arguments)
+        from dsinfer_jax.generate.run import run
+
+        return run(job)
+    except ValueError as error:  # ConfigError, CheckpointError, SettingError, PromptError, ...
+        print(f"generate: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has seen enough; let the interpreter flush to nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

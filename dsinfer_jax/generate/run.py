@@ -1,0 +1,112 @@
+"""Load the model, generate, write. Imports of heavy modules wait until they are needed."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.generate.options import Job
+from dsinfer_jax.generate.output import TextWriter, json_line, stats_lines
+
+if TYPE_CHECKING:
+    from dsinfer_jax.engine.llm import LLM
+    from dsinfer_jax.recipe.conversation import Conversation
+
+_PREFILL_ROWS = 256
+_LONG_PREFILL_ROWS = 1024  # a second prefill program, worth its compilation for long prompts
+
+
+def run(job: Job) -> int:
+    """Run a job; returns the exit code. Raises ValueError for a model that cannot be used."""
+    llm, prompts, load_seconds = _load(job)
+    shown = [_shown(job, index, ids, llm) for index, ids in enumerate(prompts)]
+    text_writer = None if job.as_json else TextWriter(shown)
+    first_token_seconds = 0.0
+    failures = 0
+    for delta in llm.stream(prompts, [item.params for item in job.prompts]):
+        if delta.token_ids and not first_token_seconds:
+            first_token_seconds = time.perf_counter() - job.started
+        if text_writer is not None:
+            text_writer.add(delta)
+        elif delta.output is not None:
+            print(json_line(delta.output), flush=True)
+        if delta.error is not None:
+            failures += 1
+            _say(f"prompt {delta.index} failed: {delta.error}")
+    if job.stats:
+        for line in stats_lines(llm.engine, load_seconds, first_token_seconds):
+            _say(line)
+    return 1 if failures else 0
+
+
+def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
+    """The model ready to run, the prompts as token ids, and the seconds until it was loaded."""
+    settings = job.settings
+    model = settings["model"]
+    if model != "demo":
+        ModelConfig.from_pretrained(model)  # refuse a bad folder before jax is imported
+
+    from dsinfer_jax import _jax
+    from dsinfer_jax.engine.llm import LLM, load_model
+
+    if settings["cache_dir"] is not None:
+        _jax.use_compilation_cache(settings["cache_dir"])
+    if model == "demo":
+        from dsinfer_jax import demo
+
+        _say(demo.DESCRIPTION)
+    config, params, codec = load_model(model)
+    load_seconds = time.perf_counter() - job.started
+    chat = _chat_encoder(codec.path)
+    prompts = [
+        codec.encode(content) if isinstance(content, str)
+        else content if isinstance(content, list)
+        else chat(content)
+        for content in (item.content for item in job.prompts)
+    ]  # fmt: skip
+    prefill_rows = [_PREFILL_ROWS]
+    if any(len(ids) >= _LONG_PREFILL_ROWS for ids in prompts):
+        prefill_rows.append(_LONG_PREFILL_ROWS)
+    llm = LLM(
+        config,
+        params,
+        codec,
+        numerics=settings["numerics"],
+        max_model_len=settings["max_model_len"],
+        slots=settings["slots"],
+        keep_tokens=settings["keep_tokens"],
+        prefill_rows=prefill_rows,
+        progress=_say if sys.stderr.isatty() else None,
+    )
+    return llm, prompts, load_seconds
+
+
+def _chat_encoder(tokenizer: Path) -> Callable[["Conversation"], list[int]]:
+    """Encodes conversations with a model's tokenizer, which is read when the first one comes."""
+
+    def encode(conversation: "Conversation") -> list[int]:
+        from dsinfer_jax.recipe.encoding import DeepseekV41Encoding
+        from dsinfer_jax.recipe.tokenizer import Tokenizer
+
+        encoding = DeepseekV41Encoding().with_tokenizer(Tokenizer.from_file(str(tokenizer)))
+        try:
+            return encoding.encode(conversation)
+        except RuntimeError as error:  # a control token that this tokenizer does not have
+            raise ValueError(f"{tokenizer} cannot encode the chat: {error}") from None
+
+    return encode
+
+
+def _shown(job: Job, index: int, ids: list[int], llm: "LLM") -> str:
+    """A prompt as the reader knows it: its text, or the spelling of its ids."""
+    content = job.prompts[index].content
+    if isinstance(content, str):
+        return content
+    assert llm.codec is not None
+    return b"".join(map(llm.codec.token_bytes, ids)).decode(errors="replace")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

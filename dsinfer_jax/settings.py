@@ -1,0 +1,135 @@
+"""The one table of environment names and their command-line twins.
+
+A value on the command line wins over the environment, the environment over the default. Nothing
+else in the package reads the environment. This module imports the standard library only.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NUMERICS = ("exact", "runtime", "reference")  # names of the policies of model.numerics
+
+
+class SettingError(ValueError):
+    """A setting with a value that cannot be used; one sentence with name, value and remedy."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        name: attribute of the parsed command line.
+        environment: variable that gives the value when the option is absent.
+        option: the command-line twin.
+        default: value when neither is given.
+        parse: text to value; raises ValueError with the end of a sentence ("it must be ...").
+        meaning: help text.
+    """
+
+    name: str
+    environment: str
+    option: str
+    default: Any
+    parse: Callable[[str], Any]
+    meaning: str
+
+    def read(self, text: str, source: str) -> Any:
+        """The value of `text`. Raises SettingError naming `source`, the option or variable."""
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise SettingError(f"{source} is {text!r}; {error}") from None
+
+
+def whole_number(lowest: int) -> Callable[[str], int]:
+    """Parser of integers from `lowest` on."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("it must be a whole number") from None
+        if value < lowest:
+            raise ValueError(f"it must be {lowest} or more")
+        return value
+
+    return parse
+
+
+def _policy(text: str) -> str:
+    if text not in NUMERICS:
+        raise ValueError(f"it must be one of {', '.join(NUMERICS)}")
+    return text
+
+
+def _folder(text: str) -> Path | None:
+    return None if text == "off" else Path(text).expanduser()
+
+
+def default_cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/dsinfer_jax`, or `~/.cache/dsinfer_jax`."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "dsinfer_jax"
+
+
+SETTINGS = (
+    Setting(
+        "model", "DSINFER_MODEL", "--model", "demo", str,
+        "checkpoint folder in the Hugging Face layout, or 'demo', the embedded model",
+    ),
+    Setting(
+        "numerics", "DSINFER_NUMERICS", "--numerics", "runtime", _policy,
+        "rounding policy: 'runtime' has the published rounding points, 'exact' computes in float32 "
+        "throughout, 'reference' has the switches of the model authors' own code",
+    ),
+    Setting(
+        "keep_tokens", "DSINFER_YOCO_PREFILL_KEEP_TOKENS", "--keep-tokens", 0, whole_number(0),
+        "prompt tokens, counted from the end, that the consumer layers compute; faster for long "
+        "prompts, approximate; at least window + 6; 0 computes all",
+    ),
+    Setting(
+        "max_model_len", "DSINFER_MAX_MODEL_LEN", "--max-model-len", None, whole_number(1),
+        "longest prompt plus output in tokens; default: 4096, or what the model allows if less",
+    ),
+    Setting(
+        "slots", "DSINFER_MAX_NUM_SEQS", "--slots", 8, whole_number(8),
+        "requests that run at the same time, a multiple of 8; the others wait",
+    ),
+    Setting(
+        "cache_dir", "DSINFER_JIT_CACHE_DIR", "--cache-dir", None, _folder,
+        "folder of compiled programs, which makes the next start fast; 'off' keeps none; default: "
+        "~/.cache/dsinfer_jax",
+    ),
+)  # fmt: skip
+
+
+def read_settings(
+    arguments: Mapping[str, str | None], environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Value of every setting by name.
+
+    Args:
+        arguments: texts given on the command line; None or absent means not given.
+        environment: defaults to the process's; an empty variable counts as unset.
+
+    Raises:
+        SettingError: a value cannot be used.
+    """
+    if environment is None:
+        environment = os.environ
+    values: dict[str, Any] = {}
+    for setting in SETTINGS:
+        argument, variable = arguments.get(setting.name), environment.get(setting.environment)
+        if argument is not None:
+            values[setting.name] = setting.read(argument, setting.option)
+        elif variable:
+            values[setting.name] = setting.read(variable, setting.environment)
+        elif setting.name == "cache_dir":
+            values[setting.name] = default_cache_folder()
+        else:
+            values[setting.name] = setting.default
+    return values
