@@ -50,10 +50,11 @@ class Action:
     Actions compare by identity: two markers in a row are two actions even when they look alike.
     """
 
-    __slots__ = ("effect", "is_text", "place", "text")
+    __slots__ = ("effect", "is_ignored", "is_text", "place", "text")
 
     def __init__(self, effect: Effect, text: str = "", place: str | None = None) -> None:
         self.effect = effect
         self.text = text
         self.place = place
         self.is_text = effect in _TEXT_EFFECTS
+        self.is_ignored = effect is Effect.IGNORE

@@ -21,8 +21,9 @@ class Parser:
     oldest unclaimed one, that it claims.
     """
 
-    __slots__ = ("_by_id", "_grammar", "_pending", "_state", "stage")
+    __slots__ = ("_by_id", "_grammar", "_pending", "_state", "is_idle", "stage")
     stage: Stage
+    is_idle: bool  # nothing waits: a piece in which `stage.wake` finds nothing is plain text
 
     def __init__(self, grammar: Grammar, stage: str) -> None:
         self._grammar = grammar
@@ -30,11 +31,7 @@ class Parser:
         self._pending = 0  # characters read and not yet claimed
         self.stage = grammar.by_text[stage]
         self._state = self.stage.markers.entry
-
-    @property
-    def is_idle(self) -> bool:
-        """Nothing waits: a piece in which `stage.wake` finds nothing is plain text."""
-        return self._state.is_calm
+        self.is_idle = self._state.is_calm
 
     def feed(self, text: str, by_id: bool = False) -> list[Portion]:
         """Read one piece; `by_id` says that its control tokens are in private letters."""
@@ -71,6 +68,7 @@ class Parser:
             portions.append((stage.other, pending - state.waiting))
             pending = state.waiting
         self.stage, self._state, self._pending = stage, state, pending
+        self.is_idle = state.is_calm
         return portions
 
     def finish(self) -> list[Portion]:

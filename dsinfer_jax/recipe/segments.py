@@ -50,6 +50,7 @@ class SegmentSender:
         "_keep_reasoning",
         "_name",
         "_pieces",
+        "_plain_senders",
         "_reasoned",
         "_report",
         "_senders",
@@ -77,7 +78,7 @@ class SegmentSender:
         self.reasoning_text: list[str] = []
         self.calls = 0
         self.stop_sequence: str | None = None
-        self._senders: dict[Effect, Callable[[Action, str, _Piece], list[Any]]] = {
+        self._senders: dict[Effect, Callable[[Action, str, str | None], list[Any]]] = {
             Effect.CONTENT: self._send_content,
             Effect.REASONING: self._send_reasoning,
             Effect.BLANK: self._send_blank,
@@ -87,17 +88,30 @@ class SegmentSender:
             Effect.NAME_TEXT: self._collect_name,
             Effect.NAME_ENDS: self._send_call,
         }
+        # For whole pieces of plain text, when there is nothing to note besides.
+        self._plain_senders: dict[Effect, Callable[[str], list[Any]]] = {
+            Effect.CONTENT: writer.content,
+            Effect.STRING_TEXT: self._send_string,
+            Effect.JSON_TEXT: self._send_json,
+        }
 
     def push(
         self, text: str, portions: list[Portion], logprobs: str | None, is_control: bool
     ) -> list[Any]:
         """Add a piece, then give the oldest unclaimed characters to the actions of `portions`."""
         pieces = self._pieces
-        pieces.append(_Piece(text, logprobs, is_control))
         events: list[Any] = []
         if portions:
+            action, length = portions[0]
+            if length == len(text) and action is self._action and not pieces:
+                # The usual case in markup and text: one portion, all of the piece.
+                self._send(action, text, logprobs, is_control, events)
+                return events
+            pieces.append(_Piece(text, logprobs, is_control))
             self.claim(portions, events)
-        elif not text and len(pieces) == 1 and self._action is not None:
+            return events
+        pieces.append(_Piece(text, logprobs, is_control))
+        if not text and len(pieces) == 1 and self._action is not None:
             self._use_up_first(events)
         return events
 
@@ -107,7 +121,7 @@ class SegmentSender:
         for action, length in portions:
             if action is not self._action:
                 if pieces[0].claimed > pieces[0].sent:
-                    self._send(pieces[0], events)
+                    self._send_piece(pieces[0], events)
                 self._change_action(action)
             while length:
                 piece = pieces[0]
@@ -135,16 +149,9 @@ class SegmentSender:
 
     def plain(self, action: Action) -> Callable[[str], list[Any]] | None:
         """How to send a whole piece under `action` at once, if nothing waits or has to be noted."""
-        if self._pieces or action is not self._action:
+        if not action.is_text or action is not self._action or self._pieces:
             return None
-        effect = action.effect
-        if effect is Effect.CONTENT:
-            return self._writer.content
-        if effect is Effect.STRING_TEXT:
-            return self._send_string
-        if effect is Effect.REASONING and self._reasoned:
-            return self._send_more_reasoning if self._keep_reasoning else self._writer.reasoning
-        return None
+        return self._plain_senders.get(action.effect)
 
     def _change_action(self, action: Action | None) -> None:
         if self._action is not None and self._action.place is not None:
@@ -155,79 +162,100 @@ class SegmentSender:
     def _use_up_first(self, events: list[Any]) -> None:
         """Send and remove the first piece and the empty ones behind it."""
         pieces = self._pieces
-        self._send(pieces.popleft(), events)
+        self._send_piece(pieces.popleft(), events)
         while pieces and not pieces[0].length:
-            self._send(pieces.popleft(), events)
+            self._send_piece(pieces.popleft(), events)
 
-    def _send(self, piece: _Piece, events: list[Any]) -> None:
+    def _send_piece(self, piece: _Piece, events: list[Any]) -> None:
         """Send the claimed characters of a piece that were not sent yet."""
-        action = self._action
-        assert action is not None
+        assert self._action is not None
         text = piece.text[piece.sent : piece.claimed]
         piece.sent = piece.claimed
+        self._send(self._action, text, piece.logprobs, piece.is_control, events)
+
+    def _send(
+        self,
+        action: Action,
+        text: str,
+        logprobs: str | None,
+        is_control: bool,
+        events: list[Any],
+    ) -> None:
+        """Send one segment of the current action."""
         effect = action.effect
-        if effect is Effect.IGNORE:
+        if action.is_ignored:
             if action.place is not None:
                 self._report.note_ignored(action.place, text)
             return
         if action.is_text:
-            if piece.is_control and self._strict:
+            if is_control and self._strict:
                 self._report.dropped[f"control_token_in_{effect.name.lower()}"] += 1
                 return
         elif self._announced:  # a marker counts once, at its first segment
             return
-        events += self._senders.get(effect, self._send_argument)(action, text, piece)
+        events += self._senders.get(effect, self._send_argument)(action, text, logprobs)
         self._announced = True
 
-    def _send_content(self, action: Action, text: str, piece: _Piece) -> list[Any]:
-        return self._writer.content(text, piece.logprobs)
+    def _send_content(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
+        return self._writer.content(text, logprobs)
 
-    def _send_label(self, action: Action, text: str, piece: _Piece) -> list[Any]:
-        return self._writer.content(action.text, piece.logprobs)
+    def _send_label(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
+        return self._writer.content(action.text, logprobs)
 
-    def _send_blank(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+    def _send_blank(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         assert action.place is not None
         self._report.note_ignored(action.place, text)
         if self._strict and self._announced:
             return []  # one blank for the whole stretch, however it was cut
-        return self._writer.content(" ", piece.logprobs)
+        return self._writer.content(" ", logprobs)
 
-    def _send_reasoning(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+    def _send_reasoning(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         if text:
-            self._reasoned = True
+            self._note_reasoning()
             if self._keep_reasoning:
                 self.reasoning_text.append(text)
-        return self._writer.reasoning(text, piece.logprobs)
+        return self._writer.reasoning(text, logprobs)
+
+    def _note_reasoning(self) -> None:
+        """From now on calls are those of a model that reasoned; more of it needs no note."""
+        self._reasoned = True
+        self._plain_senders[Effect.REASONING] = (
+            self._send_more_reasoning if self._keep_reasoning else self._writer.reasoning
+        )
 
     def _send_more_reasoning(self, text: str) -> list[Any]:
         self.reasoning_text.append(text)
         return self._writer.reasoning(text)
 
-    def _stop(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+    def _stop(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         self.stop_sequence = action.text
         return []
 
-    def _begin_call(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+    def _begin_call(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         self._name.clear()
         self._arguments.begin()
         return []
 
-    def _collect_name(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+    def _collect_name(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         self._name.append(text)
         return []
 
-    def _send_call(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+    def _send_call(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         index = self.calls
         self.calls += 1
         unthinking = self._writer.thinking and not self._reasoned
         return self._writer.call(index, _call_id(index, unthinking), "".join(self._name))
 
-    def _send_argument(self, action: Action, text: str, piece: _Piece) -> list[Any]:
+    def _send_argument(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         delta = self._arguments.write(action.effect, text)
         return [] if delta is None else self._writer.argument(delta)
 
     def _send_string(self, text: str) -> list[Any]:
         return self._writer.argument(quote(text)[1:-1])
+
+    def _send_json(self, text: str) -> list[Any]:
+        delta = self._arguments.write(Effect.JSON_TEXT, text)
+        return [] if delta is None else self._writer.argument(delta)
 
 
 def _call_id(index: int, unthinking: bool) -> str:

@@ -12,7 +12,7 @@ from dsinfer_jax.recipe.event_writer import (
     StreamEnd,
     StreamStart,
 )
-from dsinfer_jax.recipe.grammar import Grammar, GrammarOptions, build_grammar
+from dsinfer_jax.recipe.grammar import Grammar, GrammarOptions, Stage, build_grammar
 from dsinfer_jax.recipe.inference import (
     InferenceChunk,
     InferenceFinishReason,
@@ -66,6 +66,7 @@ class StreamProcessor(LightValue):
         "_started",
         "_tokenizer",
         "_wake_ids",
+        "_wake_stage",
         "_wake_text",
         "_writer",
     )
@@ -100,6 +101,7 @@ class StreamProcessor(LightValue):
         self._started = self._finished = self._closed = False
         self._completion_tokens = 0
         self._plain: Callable[[str], list[Any]] | None = None
+        self._wake_stage: Stage | None = None
         self._wake_text = self._wake_ids = self._parser.stage.wake.search
 
     @property
@@ -139,7 +141,14 @@ class StreamProcessor(LightValue):
             raise RuntimeError("stream processor is closed")
         if self._finished:
             raise RuntimeError("stream processor has finished")
-        events = self._push(kind, chunk)
+        if kind == "text":
+            events = self._push_text(chunk)
+        elif kind == "tokens":
+            events = self._push_tokens(chunk)
+        elif kind == "finish":
+            return self._end(_FINISH_REASONS[chunk._value], after_calls=True)
+        else:
+            return self._push_ready(chunk)
         self._choose_plain()
         return events
 
@@ -155,19 +164,13 @@ class StreamProcessor(LightValue):
         self._plain = None
         self._sender.discard()
 
-    def _push(self, kind: str, chunk: InferenceChunk) -> list[Any]:
-        if kind == "text":
-            text = chunk._value
-            events = [] if self._started else self._begin()
-            self._completion_tokens += chunk._detail
-            portions = self._parser.feed(text)
-            events += self._sender.push(text, portions, None, False)
-            return events if self._sender.stop_sequence is None else self._stop(events)
-        if kind == "tokens":
-            return self._push_tokens(chunk)
-        if kind == "finish":
-            return self._end(_FINISH_REASONS[chunk._value], after_calls=True)
-        return self._push_ready(chunk)
+    def _push_text(self, chunk: InferenceChunk) -> list[Any]:
+        text = chunk._value
+        events = [] if self._started else self._begin()
+        self._completion_tokens += chunk._detail
+        portions = self._parser.feed(text)
+        events += self._sender.push(text, portions, None, False)
+        return events if self._sender.stop_sequence is None else self._stop(events)
 
     def _push_ready(self, chunk: InferenceChunk) -> list[Any]:
         if self._started:  # only the first counts
@@ -239,16 +242,20 @@ class StreamProcessor(LightValue):
 
     def _choose_plain(self) -> None:
         """Choose what the fast path does with a piece that holds no marker, if it may be used."""
-        self._plain = None
         parser = self._parser
-        if not parser.is_idle or self._finished:
-            return
-        if self._reader is not None and self._reader.waiting:
+        if (
+            not parser.is_idle
+            or self._finished
+            or (self._reader is not None and self._reader.waiting)
+        ):
+            self._plain = None
             return
         stage = parser.stage
         self._plain = self._sender.plain(stage.other)
-        self._wake_text = self._grammar.by_text[stage.name].wake.search
-        self._wake_ids = self._grammar.by_id[stage.name].wake.search
+        if self._plain is not None and stage is not self._wake_stage:
+            self._wake_stage = stage
+            self._wake_text = self._grammar.by_text[stage.name].wake.search
+            self._wake_ids = self._grammar.by_id[stage.name].wake.search
 
     def _whole_text(self, token_ids: list[int]) -> str | None:
         """The text of ids that each are text on their own, else `None`."""

@@ -36,6 +36,12 @@ def is_json(text: str) -> bool:
     return True
 
 
+# Looked up once: attribute look-up on an enumeration is slow in Python 3.11.
+_STRING_TEXT = Effect.STRING_TEXT
+_JSON_TEXT = Effect.JSON_TEXT
+_PARAMETER_NAME = Effect.PARAMETER_NAME
+_PARAMETER_BEGINS = Effect.PARAMETER_BEGINS
+_ARGUMENTS_END = Effect.ARGUMENTS_END
 _LABELS = {
     Effect.PARAMETER_NAME_ENDS: ": ",
     Effect.STRING_BEGINS: '"',
@@ -60,18 +66,18 @@ class OfficialArguments:
         label = _LABELS.get(effect)
         if label is not None:
             return label
-        if effect is Effect.STRING_TEXT:
+        if effect is _STRING_TEXT:
             return quote(text)[1:-1]
-        if effect is Effect.JSON_TEXT:
+        if effect is _JSON_TEXT:
             self._value.append(text)
             return text
-        if effect is Effect.PARAMETER_NAME:
+        if effect is _PARAMETER_NAME:
             return text
-        if effect is Effect.PARAMETER_BEGINS:
+        if effect is _PARAMETER_BEGINS:
             label = "{" if self._first else ", "
             self._first = False
             return label
-        if effect is Effect.ARGUMENTS_END:
+        if effect is _ARGUMENTS_END:
             return "{}" if self._first else "}"
         if effect is Effect.JSON_ENDS:
             self._check_value()
