@@ -69,7 +69,8 @@ def convert_messages(body: Body, options: ConversionOptions) -> ConversationRequ
         fill_reasoning(messages)
     if not body["messages"]:
         raise conversion_error("messages: at least one message is required")
-    chosen = choose_tools(declared, _choice(body.get("tool_choice")), thinking)
+    choice = _choice(body.get("tool_choice"))
+    chosen = choose_tools(declared, choice, thinking, null_is_empty=False)
     stops = stop_sequences(body.get("stop_sequences"))
     inference = _inference_options(body, options, version, thinking, chosen)
     request = object.__new__(ConversationRequest)

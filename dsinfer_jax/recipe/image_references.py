@@ -81,7 +81,9 @@ def image_of_source(source: dict[str, str], path: str) -> ImageSource:
     if not _decodes_padded(data):
         raise _fault(path, "base64 decode error")
     media_type = source["media_type"].replace("image/jpg", "image/jpeg")
-    return DataUrlImageSource._make(f"data:{media_type};base64,{data}", "high", path)
+    body = data.rstrip("=")
+    padding = "=" * (-len(body) % 4)
+    return DataUrlImageSource._make(f"data:{media_type};base64,{body}{padding}", "high", path)
 
 
 def _decodes(data: str) -> bool:

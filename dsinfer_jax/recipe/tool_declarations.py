@@ -53,10 +53,12 @@ def choose_tools(
     declared: Sequence[ToolDefinition],
     choice: str | dict[str, Any] | None,
     thinking: bool,
+    null_is_empty: bool = True,
 ) -> ChosenTools:
     """Check and normalise the declared tools, then apply the choice.
 
     ``choice`` is ``None``, ``auto``, ``none``, ``required`` or a dict with the ``name`` of a tool.
+    ``null_is_empty``: parameters of null are ``{}``, else they are a bad schema.
     """
     if choice == "none":
         return ChosenTools((), "none")
@@ -65,7 +67,7 @@ def choose_tools(
     tools: list[ToolDefinition] = []
     names: set[str] = set()
     for tool in declared:
-        tools.append(checked_tool(tool))
+        tools.append(checked_tool(tool, null_is_empty))
         if tool._name in names:
             raise conversion_error("Tool names must be unique.")
         names.add(tool._name)
@@ -84,10 +86,10 @@ def choose_tools(
     return ChosenTools(tools, "required")
 
 
-def checked_tool(tool: ToolDefinition) -> ToolDefinition:
-    """The tool with checked, or for a strict tool rebuilt, parameters; absent ones are ``{}``."""
+def checked_tool(tool: ToolDefinition, null_is_empty: bool) -> ToolDefinition:
+    """The tool with checked, or for a strict tool rebuilt, parameters."""
     parameters = tool._parameters
-    if parameters is None:
+    if parameters is None and null_is_empty:
         parameters = {}
     elif tool._strict:
         parameters = normalise_tool_parameters(parameters)
