@@ -14,9 +14,8 @@ import jax
 
 # Without it XLA removes float32 -> narrow -> float32 round trips on GPUs (jax-practice.md 7.1).
 _ROUNDING_OPTIONS = {"xla_allow_excess_precision": False}
-# On CPUs XLA hands products and, from 4096 elements on, sums to a library with another order of
-# additions. Products always and sums never: then a row's bits depend on no row count (design.md 5,
-# law 2; docs/batch_invariance.md).
+# XLA:CPU hands products and, above some size, sums to a library that adds in another order.
+# Products always, sums never: then a row's bits depend on no row count (docs/batch_invariance.md).
 _INVARIANCE_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 COMPILER_OPTIONS: dict[str, bool | str] = _ROUNDING_OPTIONS | _INVARIANCE_OPTIONS
 

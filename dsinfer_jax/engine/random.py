@@ -27,9 +27,7 @@ def seed_words(seed: int) -> np.ndarray:
     return np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
 
 
-def random_words(
-    seeds: Array | np.ndarray, positions: Array | np.ndarray, purpose: Purpose
-) -> Array:
+def random_words(seeds: Array, positions: Array, purpose: Purpose) -> Array:
     """One word for each row: uint32 [rows].
 
     Args:
