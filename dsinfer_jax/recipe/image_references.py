@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -19,7 +19,7 @@ from dsinfer_jax.recipe.values import ConversionError, conversion_error
 
 UNSUPPORTED_IMAGE = "[Unsupported Image]"
 FILE_ID_UNSUPPORTED = "file_id is not supported. Pass the image as a base64 data url instead."
-_MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif")
+IMAGE_MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif")
 _NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/]")
 
 
@@ -30,7 +30,7 @@ def image_at(url: str, detail: ImageDetail, path: str) -> ImageSource:
     head, marker, data = url.partition(";base64,")
     if not (marker and head.startswith("data:")):
         raise _fault(path, "Unsupported image_url format")
-    if head[5:].partition(";")[0].strip().lower() not in _MEDIA_TYPES:
+    if head[5:].partition(";")[0].strip().lower() not in IMAGE_MEDIA_TYPES:
         raise _unsupported("image", path)
     if not _decodes(data):
         raise _fault(path, "Invalid base64 data")
@@ -48,7 +48,7 @@ def image_of_file(file_id: str | None, file_data: str | None, path: str) -> Imag
     head, marker, data = file_data.partition(";base64,")
     if not (marker and head.startswith("data:")):
         raise _fault(path, "file_data is not a valid base64 data url")
-    if head[5:].partition(";")[0].strip().lower() not in _MEDIA_TYPES:
+    if head[5:].partition(";")[0].strip().lower() not in IMAGE_MEDIA_TYPES:
         raise _unsupported("file", path)
     if not _decodes(data):
         raise _fault(path, "file_data is not a valid base64 data url")
@@ -90,18 +90,19 @@ def _decodes(data: str) -> bool:
     """Whether the base64 of a data URL decodes: escapes and blanks allowed, padding optional."""
     body = data.partition("#")[0]
     raw = unquote_to_bytes(body).translate(None, b" \t\n\r\f")
-    return _is_base64(raw)
+    return is_base64(raw)
 
 
 def _decodes_padded(data: str) -> bool:
     """Messages: with padding all of it is taken off, without it the length must be full."""
     raw = data.encode()
     if not raw.endswith(b"="):
-        return len(raw) % 4 == 0 and _is_base64(raw)
-    return _is_base64(raw.rstrip(b"="))
+        return len(raw) % 4 == 0 and is_base64(raw)
+    return is_base64(raw.rstrip(b"="))
 
 
-def _is_base64(raw: bytes) -> bool:
+def is_base64(raw: bytes) -> bool:
+    """Whether base64 decodes, with all of its padding or none."""
     body = raw.rstrip(b"=")
     padding = len(raw) - len(body)
     if _NOT_BASE64.search(body) or len(body) % 4 == 1:
@@ -117,8 +118,6 @@ def _is_base64(raw: bytes) -> bool:
 
 
 def _last_bits_are_zero(body: bytes, decoded: bytes) -> bool:
-    from base64 import b64encode
-
     return b64encode(decoded).rstrip(b"=") == body
 
 
