@@ -91,6 +91,7 @@ class MarkerState:
         "_markers",
         "_matched",
         "_runs",
+        "branch",
         "is_calm",
         "next",
         "waiting",
@@ -104,6 +105,7 @@ class MarkerState:
         self._runs = runs
         self._first = first
         self._default: MarkerState | Completion | None = None
+        self.branch = None  # what tells a state from a completion
         self.waiting = max(map(sum, zip(matched, runs)), default=0)
         self.is_calm = not first and not self.waiting
         self.next: dict[str, MarkerState | Completion] = {}

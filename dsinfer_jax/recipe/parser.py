@@ -8,7 +8,6 @@ the text of a piece is kept.
 from __future__ import annotations
 
 from dsinfer_jax.recipe.actions import Action
-from dsinfer_jax.recipe.automaton import MarkerState
 from dsinfer_jax.recipe.grammar import Grammar, Stage
 
 Portion = tuple[Action, int]
@@ -37,33 +36,37 @@ class Parser:
         """Read one piece; `by_id` says that its control tokens are in private letters."""
         if by_id is not self._by_id:
             self._change_spelling(by_id)
+        stage, state = self.stage, self._state
+        if state.is_calm and text and stage.wake.search(text) is None:
+            return [(stage.other, len(text))]
         stages = self._grammar.by_id if by_id else self._grammar.by_text
         portions: list[Portion] = []
-        stage, state, pending = self.stage, self._state, self._pending
+        # Unclaimed are `before` characters of earlier pieces and those of this one from `start` on.
+        before, start = self._pending, 0
         position, end = 0, len(text)
         while position < end:
             if state.is_calm:
                 found = stage.wake.search(text, position)
                 if found is None:
-                    pending += end - position
                     break
-                pending += found.start() - position
                 position = found.start()
             character = text[position]
             following = state.next.get(character) or state.advance(character)
             position += 1
-            pending += 1
-            if isinstance(following, MarkerState):
-                state = following
+            branch = following.branch
+            if branch is None:
+                state = following  # type: ignore[assignment]
                 continue
-            length = following.length
-            if pending > length:
-                portions.append((stage.other, pending - length))
+            length = following.length  # type: ignore[union-attr]
+            other = before + position - start - length
+            if other > 0:
+                portions.append((stage.other, other))
             if length:  # only an empty spelling can match nothing
-                portions.append((following.branch.action, length))
-            pending = 0
-            stage = stages[following.branch.next]
+                portions.append((branch.action, length))
+            before, start = 0, position
+            stage = stages[branch.next]
             state = stage.markers.entry
+        pending = before + end - start
         if pending > state.waiting:
             portions.append((stage.other, pending - state.waiting))
             pending = state.waiting

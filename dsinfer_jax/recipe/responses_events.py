@@ -19,6 +19,11 @@ from dsinfer_jax.recipe.responses_object import (
 from dsinfer_jax.recipe.values import Value, instance, string, unsigned, wrong_type
 
 _new = object.__new__
+# Looked up once: attribute look-up on an enumeration is slow in Python 3.11.
+_REASONING = ItemKind.REASONING
+_MESSAGE = ItemKind.MESSAGE
+_CUSTOM_TOOL_CALL = ItemKind.CUSTOM_TOOL_CALL
+_TOOL_SEARCH_CALL = ItemKind.TOOL_SEARCH_CALL
 # What a response object event replaces: the constant parts, the state and the items.
 Snapshot = tuple[ResponseTemplate, ResponseState, list[OutputItem]]
 
@@ -150,8 +155,8 @@ class _ResponsesWriter:
 
     def reasoning(self, text: str, logprobs: str | None = None) -> list[ResponsesStreamEvent]:
         item = self._item
-        if item is None or item.kind is not ItemKind.REASONING:
-            return [*self._open_text(ItemKind.REASONING), self._text_delta(text)]
+        if item is None or item.kind is not _REASONING:
+            return [*self._open_text(_REASONING), self._text_delta(text)]
         item.parts.append(text)
         event: ResponsesStreamEvent = _new(ResponsesStreamEvent)
         event._frame = self._delta
@@ -162,10 +167,10 @@ class _ResponsesWriter:
 
     def content(self, text: str, logprobs: str | None = None) -> list[ResponsesStreamEvent]:
         item = self._item
-        if item is None or item.kind is not ItemKind.MESSAGE or logprobs is not None:
+        if item is None or item.kind is not _MESSAGE or logprobs is not None:
             opening = []
-            if item is None or item.kind is not ItemKind.MESSAGE:
-                opening = self._open_text(ItemKind.MESSAGE)
+            if item is None or item.kind is not _MESSAGE:
+                opening = self._open_text(_MESSAGE)
             return [*opening, self._text_delta(text, logprobs)]
         item.parts.append(text)
         event: ResponsesStreamEvent = _new(ResponsesStreamEvent)
@@ -179,10 +184,10 @@ class _ResponsesWriter:
         settings = self._settings
         kind = ItemKind.FUNCTION_CALL
         if name in settings.custom_tools:
-            kind = ItemKind.CUSTOM_TOOL_CALL
+            kind = _CUSTOM_TOOL_CALL
             self._custom_input = CustomToolInput()
         elif name == "tool_search" and settings.client_tool_search:
-            kind = ItemKind.TOOL_SEARCH_CALL
+            kind = _TOOL_SEARCH_CALL
         events = self._close(phase="commentary")
         item = self._new_item(kind)
         item.call_id = call_id
@@ -192,7 +197,7 @@ class _ResponsesWriter:
         events.append(self._item_event("response.output_item.added", item))
         event_name = (
             "response.custom_tool_call_input.delta"
-            if kind is ItemKind.CUSTOM_TOOL_CALL
+            if kind is _CUSTOM_TOOL_CALL
             else "response.function_call_arguments.delta"
         )
         self._delta = self._delta_frame(event_name, item, has_part=False)
@@ -201,13 +206,13 @@ class _ResponsesWriter:
     def argument(self, text: str) -> list[ResponsesStreamEvent]:
         item = self._item
         assert item is not None
-        if item.kind is ItemKind.CUSTOM_TOOL_CALL:
+        if item.kind is _CUSTOM_TOOL_CALL:
             decoded = self._custom_input.feed(text)
             if decoded is None:
                 return []
             text = decoded
         item.parts.append(text)
-        if item.kind is ItemKind.TOOL_SEARCH_CALL:
+        if item.kind is _TOOL_SEARCH_CALL:
             return []
         event: ResponsesStreamEvent = _new(ResponsesStreamEvent)
         event._frame = self._delta
@@ -239,9 +244,7 @@ class _ResponsesWriter:
         events.append(self._part_event("response.content_part.added", item))
         item.has_part = True
         name = (
-            "response.reasoning_text.delta"
-            if kind is ItemKind.REASONING
-            else "response.output_text.delta"
+            "response.reasoning_text.delta" if kind is _REASONING else "response.output_text.delta"
         )
         self._delta = self._delta_frame(name, item, has_part=True)
         return events
@@ -255,7 +258,7 @@ class _ResponsesWriter:
         self._item = None
         self._items.append(item)
         events: list[ResponsesStreamEvent] = []
-        if item.kind is ItemKind.CUSTOM_TOOL_CALL:
+        if item.kind is _CUSTOM_TOOL_CALL:
             held = self._custom_input.end()
             if held is not None:
                 item.parts.append(held)
@@ -272,14 +275,14 @@ class _ResponsesWriter:
         """The event that repeats the whole text of the item."""
         place = f'"item_id":{quote(item.id)},'
         text = quote(item.text)
-        if item.kind is ItemKind.REASONING:
+        if item.kind is _REASONING:
             name, before = "response.reasoning_text.done", f'"content_index":0,{place}'
-        elif item.kind is ItemKind.MESSAGE:
+        elif item.kind is _MESSAGE:
             name = "response.output_text.done"
             before = f'"content_index":0,{place}"logprobs":[{",".join(item.logprobs)}],'
         elif item.kind is ItemKind.FUNCTION_CALL:
             name, before = "response.function_call_arguments.done", f'"arguments":{text},{place}'
-        elif item.kind is ItemKind.CUSTOM_TOOL_CALL:
+        elif item.kind is _CUSTOM_TOOL_CALL:
             name, before = "response.custom_tool_call_input.done", f'"input":{text},{place}'
         else:
             return []
@@ -290,7 +293,7 @@ class _ResponsesWriter:
         item = self._item
         assert item is not None
         item.parts.append(text)
-        if logprobs is None or item.kind is ItemKind.REASONING:
+        if logprobs is None or item.kind is _REASONING:
             return self._delta_event(text)
         item.logprobs.append(logprobs)
         frame = self._delta_frame("response.output_text.delta", item, True, logprobs)
@@ -308,7 +311,7 @@ class _ResponsesWriter:
         self, name: str, item: OutputItem, has_part: bool, logprobs: str | None = None
     ) -> _Frame:
         part = '"content_index":0,' if has_part else ""
-        entries = f'"logprobs":[{logprobs or ""}],' if item.kind is ItemKind.MESSAGE else ""
+        entries = f'"logprobs":[{logprobs or ""}],' if item.kind is _MESSAGE else ""
         index = item.index
 
         def apply(response: ResponsesResponse, text: str) -> None:

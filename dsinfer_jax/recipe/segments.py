@@ -19,7 +19,9 @@ from dsinfer_jax.recipe.parser import Portion
 from dsinfer_jax.recipe.stream_report import StreamReport
 from dsinfer_jax.recipe.tool_arguments import ArgumentWriter, OfficialArguments, StrictArguments
 
-_CALL_ID_LETTERS = string.ascii_letters + string.digits
+# Every byte as a letter or digit, and as a digit: random bytes become random call ids.
+_LETTERS = (string.ascii_letters + string.digits).encode() * 4 + b"01234567"
+_DIGITS = string.digits.encode() * 25 + b"012345"
 
 
 class _Piece:
@@ -96,24 +98,31 @@ class SegmentSender:
         }
 
     def push(
-        self, text: str, portions: list[Portion], logprobs: str | None, is_control: bool
-    ) -> list[Any]:
-        """Add a piece, then give the oldest unclaimed characters to the actions of `portions`."""
+        self,
+        text: str,
+        portions: list[Portion],
+        logprobs: str | None,
+        is_control: bool,
+        events: list[Any],
+    ) -> None:
+        """Add a piece, then give the oldest unclaimed characters to the actions of `portions`.
+
+        The events of what can be sent are added to `events`.
+        """
         pieces = self._pieces
-        events: list[Any] = []
         if portions:
             action, length = portions[0]
-            if length == len(text) and action is self._action and not pieces:
-                # The usual case in markup and text: one portion, all of the piece.
+            if length == len(text) and not pieces:  # the usual case: one portion, one segment
+                if action is not self._action:
+                    self._change_action(action)
                 self._send(action, text, logprobs, is_control, events)
-                return events
+                return
             pieces.append(_Piece(text, logprobs, is_control))
             self.claim(portions, events)
-            return events
+            return
         pieces.append(_Piece(text, logprobs, is_control))
         if not text and len(pieces) == 1 and self._action is not None:
             self._use_up_first(events)
-        return events
 
     def claim(self, portions: list[Portion], events: list[Any]) -> None:
         """Give characters to actions and add the events of what can be sent."""
@@ -193,7 +202,13 @@ class SegmentSender:
                 return
         elif self._announced:  # a marker counts once, at its first segment
             return
-        events += self._senders.get(effect, self._send_argument)(action, text, logprobs)
+        sender = self._senders.get(effect)
+        if sender is not None:
+            events += sender(action, text, logprobs)
+        else:
+            delta = self._arguments.write(effect, text)
+            if delta is not None:
+                events += self._writer.argument(delta)
         self._announced = True
 
     def _send_content(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
@@ -246,10 +261,6 @@ class SegmentSender:
         unthinking = self._writer.thinking and not self._reasoned
         return self._writer.call(index, _call_id(index, unthinking), "".join(self._name))
 
-    def _send_argument(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
-        delta = self._arguments.write(action.effect, text)
-        return [] if delta is None else self._writer.argument(delta)
-
     def _send_string(self, text: str) -> list[Any]:
         return self._writer.argument(quote(text)[1:-1])
 
@@ -260,6 +271,6 @@ class SegmentSender:
 
 def _call_id(index: int, unthinking: bool) -> str:
     """A new call id (recipe.md 5.4); `unthinking`: made without reasoning by a thinking model."""
-    letters = "".join(random.choices(_CALL_ID_LETTERS, k=20))
-    number = random.randrange(10_000)
-    return f"call_{index:02d}_{'ET_' if unthinking else ''}{letters}{number:04d}"
+    letters = random.randbytes(20).translate(_LETTERS).decode()
+    digits = random.randbytes(4).translate(_DIGITS).decode()
+    return f"call_{index:02d}_{'ET_' if unthinking else ''}{letters}{digits}"

@@ -168,8 +168,7 @@ class StreamProcessor(LightValue):
         text = chunk._value
         events = [] if self._started else self._begin()
         self._completion_tokens += chunk._detail
-        portions = self._parser.feed(text)
-        events += self._sender.push(text, portions, None, False)
+        self._sender.push(text, self._parser.feed(text), None, False, events)
         return events if self._sender.stop_sequence is None else self._stop(events)
 
     def _push_ready(self, chunk: InferenceChunk) -> list[Any]:
@@ -200,7 +199,7 @@ class StreamProcessor(LightValue):
             text = piece.text
             encoded = self._grammar.encode_control(text) if piece.is_control else text
             portions = self._parser.feed(encoded, by_id=True)
-            events += self._sender.push(text, portions, piece.logprobs, piece.is_control)
+            self._sender.push(text, portions, piece.logprobs, piece.is_control, events)
             if self._sender.stop_sequence is not None:
                 return self._stop(events)
         return events
