@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from golden.draft import check_draft
 from golden.layers import check_layers
 from golden.operations import check_operations
 from golden.reading import prompts, read
@@ -63,12 +64,15 @@ def check_part(
         config = config.with_overrides(**json.loads(overrides.read_text())["text_config"])
     longest = max(len(golden["ids"]) for _, golden in prompts(folder / part)) + CONTINUED_TOKENS
     if part == "rt":
-        check_layers(folder / part, Runner(config, params, UNFUSED, longest), part, report)
+        runner = Runner(config, params, UNFUSED, longest)
+        check_layers(folder / part, runner, part, report)
+        check_draft(folder / part, runner, part, report)
         return
     runner = Runner(config, params, EXACT, longest)
     check_sequences(folder / part, runner, part, report)
     check_greedy(folder / part, runner, part, report)
     check_truncation(folder / part, runner, part, report)
+    check_draft(folder / part, runner, part, report)
 
 
 if __name__ == "__main__":

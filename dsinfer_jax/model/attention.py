@@ -91,10 +91,10 @@ def attention(
         lambda stored: caches.decode(stored, numerics),
         params.attn_sink,
         config.head_dim**-0.5,
-        numerics.dtype if numerics.fused_attention else jnp.dtype(jnp.float32),
+        numerics.attention_weights,
     )
     output = output_projection(
-        context, positions, params, frequencies, spec, config, numerics, observe
+        context, positions, params, frequencies, spec.index, config, numerics, observe
     )
     return output, cache
 
@@ -132,7 +132,7 @@ def output_projection(
     positions: Array,
     params: AttentionParams,
     frequencies: np.ndarray,
-    spec: LayerSpec,
+    layer: int,
     config: ModelConfig,
     numerics: Numerics,
     observe: Observe,
@@ -141,7 +141,7 @@ def output_projection(
     groups."""
     if not numerics.fused_attention:
         context = numerics.store(context)
-    observe("attn_ctx", spec.index, context)
+    observe("attn_ctx", layer, context)
     context = rotate(context, positions, frequencies, inverse=True)
     if not numerics.fused_attention:
         context = numerics.store(context)

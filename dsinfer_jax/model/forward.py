@@ -7,7 +7,7 @@ different shapes. It knows no request, no scheduler, no mesh and no file.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,22 @@ from dsinfer_jax.config import LayerSpec, ModelConfig
 from dsinfer_jax.model.attention import attention, low_rank_query
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.compressor import Latents, compress, store_index_keys, store_main_keys
+from dsinfer_jax.model.draft import store_main_keys as store_main_keys_of_draft
 from dsinfer_jax.model.engram import engram, look_back, remember_tokens, table_rows
-from dsinfer_jax.model.hyper_connection import collapse, expand, head_weights, mix
+from dsinfer_jax.model.hyper_connection import collapse, head_weights
 from dsinfer_jax.model.indexer import Selection, select
-from dsinfer_jax.model.moe import moe
 from dsinfer_jax.model.numerics import Numerics, product_float, rms_norm
 from dsinfer_jax.model.observe import Observe, unobserved
-from dsinfer_jax.model.params import HyperConnectionParams, LayerParams, Params
+from dsinfer_jax.model.params import LayerParams, Params
 from dsinfer_jax.model.plan import Plan, RowIndex, row_index
+from dsinfer_jax.model.trunk import (
+    Trunk,
+    entry_mixes,
+    expert_half,
+    first_trunk,
+    sublayer_input,
+    write_back,
+)
 
 Array = jax.Array
 
@@ -33,17 +41,9 @@ Array = jax.Array
 @register_dataclass
 @dataclass(frozen=True)
 class StepResult:
-    """What a step returns to the host or hands to the draft."""
+    """What a step returns beside the cache."""
 
     logits: Array  # [outputs, vocab] float32
-    draft_features: Array | None  # [consumer rows, targets * hidden]: stream means of the targets
-
-
-class Trunk(NamedTuple):
-    """The residual state between sub-layers."""
-
-    streams: Array  # [rows, streams, hidden]
-    pre: Array  # [rows, streams] float32: pending pre mix, from the previous sub-layer's entry
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,15 @@ def forward(
     # 2  embedding; 3  equal streams, pre mix on the first
     with jax.named_scope("embed"):
         embedded = embed(jnp.asarray(plan.token_ids), index.valid, params, numerics)
-    streams = jnp.repeat(embedded[:, None], config.hc_mult, axis=1)
-    pre = jnp.zeros(streams.shape[:2], jnp.float32).at[:, 0].set(1.0)
+    flow = Flow(first_trunk(embedded, config), index, is_image)
 
     # 4  layers; runs of plain layers are one scanned body each
-    flow = Flow(Trunk(streams, pre), index, is_image)
     features: dict[int, Array] = {}
     for run in layer_runs(config, scanned=observe is unobserved):
         if len(run) == 1:
             spec = run[0]
             rows = engram_rows[spec.engram] if spec.engram is not None else None
-            flow, cache, feature = layer(step, spec.index, spec, flow, cache, rows)
-            features[spec.index] = feature
+            flow, cache, features[spec.index] = layer(step, spec.index, spec, flow, cache, rows)
         else:
             flow, cache, run_features = scan_layers(step, run, flow, cache)
             features.update(run_features)
@@ -112,11 +109,10 @@ def forward(
     with jax.named_scope("head"):
         wanted = jax.tree.map(lambda leaf: leaf[plan.output_rows], flow.trunk)
         logits = head(wanted, params, config, numerics, observe)
-    draft_features = None
-    if config.draft is not None:
-        targets = [features[target] for target in config.draft.target_layer_ids]
-        draft_features = observe("draft_features", -1, jnp.concatenate(targets, axis=-1))
-    return cache, StepResult(logits, draft_features)
+    if params.draft is not None:
+        with jax.named_scope("draft_keys"):
+            cache = store_draft_keys(step, features, index, flow.index, cache)
+    return cache, StepResult(logits)
 
 
 def layer(
@@ -135,86 +131,68 @@ def layer(
     """
     config, numerics, observe, params = step.config, step.numerics, step.observe, step.params
     weights: LayerParams = jax.tree.map(lambda leaf: leaf[number], params.layers)
-    trunk, at = flow.trunk, spec.index
+    at = spec.index
 
     if spec.engram is not None:  # 4a
+        assert engram_rows is not None
         with jax.named_scope("engram"):
-            assert engram_rows is not None
-            observe("engram_trunk_in", at, trunk.streams)
-            memory = engram(
-                trunk.streams,
-                observe("engram_rows", at, engram_rows),
-                flow.is_image,
-                params.engrams[spec.engram],
-                config,
-                numerics,
-            )
-            observe("engram_embed", at, memory.rows_read)
-            observe("engram_kv", at, memory.keys_and_value)
-            observe("engram_gate", at, memory.gate)
-            trunk = trunk._replace(streams=memory.streams)
-
+            flow = add_memory(step, spec, flow, engram_rows)
+    trunk = flow.trunk
     trunk = Trunk(observe("trunk_in", at, trunk.streams), observe("pre_in", at, trunk.pre))
-    h = observe("attn_in", at, sublayer_input(trunk, weights.attn_norm, weights.hc_attn, step))
+    h = sublayer_input(trunk, weights.attn_norm, weights.hc_attn, config, numerics)
+    h = observe("attn_in", at, h)
     if spec.owns_kv or spec.owns_index_keys:
         with jax.named_scope("compressed_keys"):
             flow, cache = store_compressed_keys(step, spec, h, flow, cache)
-    if spec.index == config.first_consumer_layer:  # 4b
+    if at == config.first_consumer_layer:  # 4b
         flow, trunk, h = enter_consumer_half(step, flow, trunk, h, cache)
     feature = numerics.store(jnp.mean(trunk.streams.astype(jnp.float32), axis=1))
 
     # 4c to 4f  attention
-    mixes = mix(trunk.streams, weights.hc_attn, config)
-    observe("pre_attn", at, mixes.pre)
-    observe("post_attn", at, mixes.post)
-    observe("comb_attn", at, mixes.residual)
+    mixes = entry_mixes(trunk, weights.hc_attn, "attn", config, observe, at)
     query = observe("q_lora", at, low_rank_query(h, weights.attention, config, numerics))
     selection = flow.selection
     if spec.owns_index:
         with jax.named_scope("index"):
-            candidates = selection.candidates if selection else None
             selection = select(
-                h, query, params, cache, step.plan, flow.index, spec, candidates,
-                config, numerics, observe,
+                h, query, params, cache, step.plan, flow.index, spec,
+                selection.candidates if selection else None, config, numerics, observe,
             )  # fmt: skip
     with jax.named_scope("attention"):
         y, cache = attention(
             h, query, number, weights.attention, cache, step.plan, flow.index, spec, selection,
             config, numerics, observe,
         )  # fmt: skip
-    y = observe("attn_out", at, y)
-    trunk = Trunk(expand(y, trunk.streams, mixes, numerics), mixes.pre)
+    trunk = write_back(observe("attn_out", at, y), trunk, mixes, numerics)
     trunk = trunk._replace(streams=observe("trunk_mid", at, trunk.streams))
 
     # 4g to 4j  mixture of experts
-    mixes = mix(trunk.streams, weights.hc_ffn, config)
-    observe("pre_ffn", at, mixes.pre)
-    observe("post_ffn", at, mixes.post)
-    observe("comb_ffn", at, mixes.residual)
-    h = observe("ffn_in", at, sublayer_input(trunk, weights.ffn_norm, weights.hc_ffn, step))
-    with jax.named_scope("moe"):
-        y = moe(
-            h, flow.index.valid, flow.is_image, number, weights, params.experts,
-            config.num_experts_per_tok, config, numerics, observe, at,
-        )  # fmt: skip
-    y = observe("moe_out", at, y)
-    trunk = Trunk(expand(y, trunk.streams, mixes, numerics), mixes.pre)
-    trunk = trunk._replace(streams=observe("trunk_out", at, trunk.streams))
+    trunk = expert_half(
+        trunk, number, weights, params.experts, config.num_experts_per_tok, flow.index.valid,
+        flow.is_image, config, numerics, observe, at,
+    )  # fmt: skip
     return replace(flow, trunk=trunk, selection=selection), cache, feature
 
 
-def sublayer_input(trunk: Trunk, norm: Array, own: HyperConnectionParams, step: Step) -> Array:
-    """Collapse the streams with the pending pre mix (shifted) or the sub-layer's own, and norm."""
-    pre = trunk.pre if step.config.hc_shifted else mix(trunk.streams, own, step.config).pre
-    collapsed = collapse(trunk.streams, pre, step.numerics)
-    return rms_norm(collapsed, norm, step.config.rms_norm_eps, step.numerics)
+def add_memory(step: Step, spec: LayerSpec, flow: Flow, rows: Array) -> Flow:
+    """Update the streams from the n-gram memory; the pending pre mix stays (model.md 8.6)."""
+    assert spec.engram is not None
+    observe, at = step.observe, spec.index
+    streams = observe("engram_trunk_in", at, flow.trunk.streams)
+    rows = observe("engram_rows", at, rows)
+    memory = engram(
+        streams, rows, flow.is_image, step.params.engrams[spec.engram], step.config, step.numerics
+    )
+    observe("engram_embed", at, memory.rows_read)
+    observe("engram_kv", at, memory.keys_and_value)
+    observe("engram_gate", at, memory.gate)
+    return replace(flow, trunk=flow.trunk._replace(streams=memory.streams))
 
 
 def head(
     trunk: Trunk, params: Params, config: ModelConfig, numerics: Numerics, observe: Observe
 ) -> Array:
-    """Collapse the last trunk, norm it, and multiply with the output matrix: float32 [rows,
-    vocab]."""
+    """Collapse the last trunk, norm it, multiply with the output matrix: float32 [rows, vocab]."""
     pre = trunk.pre
     if params.head_mix is not None:
         pre = head_weights(trunk.streams, params.head_mix, config)
@@ -271,6 +249,20 @@ def enter_consumer_half(
     if kept is not None:
         trunk, h, is_image = jax.tree.map(lambda leaf: leaf[kept], (trunk, h, is_image))
     return replace(flow, index=index, is_image=is_image), trunk, h
+
+
+def store_draft_keys(
+    step: Step, features: dict[int, Array], producer: RowIndex, last: RowIndex, cache: Cache
+) -> Cache:
+    """Main keys of the draft, from the stream means of its target layers (speculative.md 2.3)."""
+    assert step.config.draft is not None and step.params.draft is not None
+    targets = step.config.draft.target_layer_ids
+    feature = jnp.concatenate([features[target] for target in targets], axis=-1)
+    feature = step.observe("draft_features", -1, feature)
+    index = last if targets[0] >= step.config.first_consumer_layer else producer
+    return store_main_keys_of_draft(
+        feature, step.params.draft, cache, index, step.config, step.numerics, step.observe
+    )
 
 
 def layer_runs(config: ModelConfig, scanned: bool) -> Iterator[tuple[LayerSpec, ...]]:

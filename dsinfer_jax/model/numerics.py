@@ -17,9 +17,8 @@ from dsinfer_jax.model.params import Quantised
 
 Array = jax.Array
 
-# Row counts are multiples of this in every program, output widths are padded to multiples of the
-# other: with both,
-# a row of a product keeps its bits in any batch on the CPU (jax-practice.md 7.3).
+# Row counts are multiples of the first in every program, output widths are padded to multiples of
+# the second: with both, a row of a product keeps its bits in any batch on the CPU.
 ROW_MULTIPLE = 8
 COLUMN_MULTIPLE = 64
 
@@ -39,6 +38,11 @@ class Numerics:
     def dtype(self) -> jnp.dtype:
         """Type of values between operations."""
         return jnp.dtype(jnp.bfloat16 if self.rounds else jnp.float32)
+
+    @property
+    def attention_weights(self) -> jnp.dtype:
+        """Type the softmax weights are rounded to before they meet the values."""
+        return self.dtype if self.fused_attention else jnp.dtype(jnp.float32)
 
     def store(self, x: Array) -> Array:
         """`bf` of model.md 0.4: round a float32 result to the type values are kept in."""

@@ -55,7 +55,7 @@ class Report:
         if got.shape != want.shape or not np.array_equal(np.isfinite(got), finite):
             error = float("inf")
         else:
-            difference = np.linalg.norm((got - want)[finite])
+            difference = np.linalg.norm(got[finite] - want[finite])
             error = float(difference / max(np.linalg.norm(want[finite]), 1e-30))
         self.add(group, error, tolerance, "relative", where)
 

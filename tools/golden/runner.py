@@ -79,6 +79,28 @@ class Runner:
         cache, recorded = self._step(self.params, cache, plan, replacements)
         return cache, {key: np.asarray(value) for key, value in recorded.items()}
 
+    def slice_plan(self, ids: np.ndarray, start: int, slot: int) -> Plan:
+        """One slice of one sequence, with every row's logits."""
+        part = Slice(
+            slot=slot,
+            token_ids=ids,
+            start=start,
+            known_length=start + len(ids),
+            blocks=self.blocks(slot),
+            outputs=range(len(ids)),
+        )
+        return prefill_plan([part], self.bucket(), self.config)
+
+    def bucket(self, consumer_rows: int | None = None) -> Bucket:
+        return Bucket(
+            rows=self.prefill_rows,
+            sequences=1,
+            table_width=self.table_width,
+            outputs=self.prefill_rows,
+            tile_rows=TILE_ROWS,
+            consumer_rows=consumer_rows,
+        )
+
     def prefill(
         self,
         cache: caches.Cache,
@@ -107,15 +129,7 @@ class Runner:
             compact_rows = None
             if truncation.mode == "compact":  # another size than all rows, so that they differ
                 compact_rows = -(-min(truncation.keep, self.prefill_rows) // 8) * 8 + 8
-            bucket = Bucket(
-                rows=self.prefill_rows,
-                sequences=1,
-                table_width=self.table_width,
-                outputs=self.prefill_rows,
-                tile_rows=TILE_ROWS,
-                consumer_rows=compact_rows,
-            )
-            plan = prefill_plan([part], bucket, self.config, truncation)
+            plan = prefill_plan([part], self.bucket(compact_rows), self.config, truncation)
             given = {
                 key: _padded(values[start:end], self.prefill_rows)
                 for key, values in (replacements or {}).items()

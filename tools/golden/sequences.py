@@ -29,7 +29,7 @@ def check_sequences(folder: Path, runner: Runner, label: str, report: Report) ->
 
         split = max(len(ids) - DECODED_ROWS, 1)
         decoded = Trace(len(ids))
-        cache = runner.prefill(runner.new_cache(), ids, Trace(len(ids)), slot=3, stop=split)
+        cache = runner.prefill(runner.new_cache(), ids, decoded, slot=3, stop=split)
         for position in range(split, len(ids)):
             cache, _ = runner.decode(cache, [ids[position]], [position], [3], [decoded])
         compare(golden, decoded, runner.config, f"{label} decode", name, report, first=split)
