@@ -5,10 +5,12 @@ import resource
 import sys
 import unicodedata
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import Delta, RequestOutput
+
+if TYPE_CHECKING:
+    from dsinfer_jax.engine.llm_engine import LLMEngine
 
 _SHOWN_PROMPT = 60
 
@@ -83,7 +85,7 @@ def json_line(output: RequestOutput) -> str:
     )
 
 
-def stats_lines(engine: LLMEngine, load_seconds: float, first_token_seconds: float) -> list[str]:
+def stats_lines(engine: "LLMEngine", load_seconds: float, first_token_seconds: float) -> list[str]:
     """The statistics of a run, one line each."""
     prefill, decode, memory = engine.prefill_stats, engine.decode_stats, engine.memory
     report = engine.program_report

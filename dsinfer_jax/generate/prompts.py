@@ -11,6 +11,13 @@ from dsinfer_jax.engine.request import SamplingParams
 if TYPE_CHECKING:
     from dsinfer_jax.recipe.conversation import Conversation
 
+# sampling fields that a chat request may set, and the keys that set them
+_CHAT_FIELDS = {
+    "max_tokens": ("max_tokens", "max_completion_tokens"),
+    "temperature": ("temperature",),
+    "top_p": ("top_p",),
+    "seed": ("seed",),
+}
 _SAMPLING_FIELDS = {field.name for field in fields(SamplingParams)}
 
 
@@ -107,17 +114,7 @@ def _read_chat(path: Path, params: SamplingParams) -> PromptItem:
     from dsinfer_jax.recipe.conversion_options import ConversionOptions, ModelVersion
     from dsinfer_jax.recipe.values import ConversionError
 
-    try:
-        body: Any = json.loads(_read_text(path))
-    except ValueError as error:
-        if isinstance(error, PromptError):
-            raise
-        raise PromptError(f"{path} is not valid JSON ({error})") from None
-    if isinstance(body, list):
-        body = {"messages": body}
-    if not isinstance(body, dict):
-        raise PromptError(f"{path} must hold a chat request or a list of messages")
-    body.setdefault("model", "local")
+    body = _read_body(path)
     options = ConversionOptions()
     if isinstance(body["model"], str):
         options = options.with_model_alias(body["model"], ModelVersion.DeepseekV41Flash)
@@ -134,11 +131,25 @@ def _read_chat(path: Path, params: SamplingParams) -> PromptItem:
     if any(message.image_sources for message in conversation.messages):
         raise PromptError(f"{path} has images, which the text model cannot read; remove them")
     own = {
-        name: getattr(wanted, name)
-        for name in ("max_tokens", "temperature", "top_p", "seed")
-        if getattr(wanted, name) is not None
+        name: getattr(wanted, name)  # as the protocol reads it
+        for name, keys in _CHAT_FIELDS.items()
+        if any(body.get(key) is not None for key in keys) and getattr(wanted, name) is not None
     }
     try:
         return PromptItem(conversation, replace(params, **own))
     except ValueError as error:
         raise PromptError(f"{path}: {error}") from None
+
+
+def _read_body(path: Path) -> dict[str, Any]:
+    """A request body; a bare list of messages is one too."""
+    text = _read_text(path)
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise PromptError(f"{path} is not valid JSON ({error})") from None
+    if isinstance(body, list):
+        body = {"messages": body}
+    if not isinstance(body, dict):
+        raise PromptError(f"{path} must hold a chat request or a list of messages")
+    return {"model": "local", **body}

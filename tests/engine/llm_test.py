@@ -95,9 +95,10 @@ def test_bad_prompts_fail_in_their_place(tiny_llm: LLM) -> None:
 def test_a_row_that_is_not_finite_fails_alone(
     tiny_llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Token 400 has a broken embedding. Its neighbours, and later users of its blocks, are whole."""
+    """Token 400 has a broken embedding: neighbours and later users of its blocks are whole."""
     good = [[token for token in prompt(length) if token != 400] for length in (5, 40, 300)]
-    expected = tiny_llm.generate(good, GREEDY)
+    later = [[token for token in prompt(300, seed) if token != 400] for seed in range(8)]
+    expected, expected_later = tiny_llm.generate(good, GREEDY), tiny_llm.generate(later, GREEDY)
     bad = [*prompt(200), 400, *prompt(150, seed=1)]
     params = tiny_llm.engine._params
     broken = replace(params, embed=params.embed.at[400].set(jnp.nan))
@@ -108,11 +109,7 @@ def test_a_row_that_is_not_finite_fails_alone(
         assert "is not finite" in (outputs[place].error or "")
     for place, output in zip((0, 2, 4), expected):
         assert same(outputs[place], output)
-    monkeypatch.undo()
-    again = tiny_llm.generate([prompt(length, seed=2) for length in (300,) * 8], GREEDY)
-    fresh = tiny_llm.generate([prompt(length, seed=2) for length in (300,) * 8], GREEDY)
-    assert not any(output.error for output in again)
-    assert all(map(same, again, fresh))
+    assert all(map(same, tiny_llm.generate(later, GREEDY), expected_later))
 
 
 def test_nothing_compiles_and_nothing_sneaks_to_the_device_between_steps(tiny_llm: LLM) -> None:
@@ -175,15 +172,18 @@ def test_the_report_names_every_program(tiny_llm: LLM) -> None:
 
 
 def test_a_kept_suffix_answers_every_prompt(tiny_llm: LLM) -> None:
-    """Compact truncation: slices and prompts of all sizes get answers, short ones unchanged."""
+    """Compact truncation: answers for prompts of all sizes, alone as in company.
+
+    What fits the kept suffix is unchanged; longer prompts are approximated.
+    """
     engine = tiny_llm.engine
-    llm = LLM(engine.config, engine._params, numerics="exact", keep_tokens=40, prefill_rows=(256,))
+    llm = LLM(engine.config, engine._params, numerics="exact", keep_tokens=14, prefill_rows=(256,))
     prompts = [prompt(length) for length in LENGTHS]
     kept, full = llm.generate(prompts, GREEDY), tiny_llm.generate(prompts, GREEDY)
     for ids, one, other in zip(prompts, kept, full):
         assert one.error is None
         assert len(one.token_ids) == 6
-        if len(ids) <= 40:
+        if len(ids) <= 14:
             assert one.token_ids == other.token_ids
         assert same(one, llm.generate(ids, GREEDY)[0])
     assert kept[-1].logprobs != full[-1].logprobs

@@ -1,0 +1,281 @@
+"""The command line: bad input is one sentence and code 2 before anything heavy loads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsinfer_jax.engine.request import Delta, FinishReason
+from dsinfer_jax.generate import main
+from dsinfer_jax.generate.options import DEFAULT_PROMPT, build_parser, parse
+from dsinfer_jax.generate.output import TextWriter
+from dsinfer_jax.settings import NUMERICS, SETTINGS, SettingError, read_settings
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM_CACHE = ROOT / ".cache" / "test-programs"  # shared with tests/engine
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.environment, raising=False)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The sentence that a command line is refused with."""
+    try:
+        code = main(arguments)
+    except SystemExit as error:
+        code = error.code  # type: ignore[assignment]
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert captured.err.startswith("generate: ")
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("generate: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--temperature", "-1"], "temperature is -1.0; it must be a finite number, 0 or more"),
+        (["--temperature", "warm"], "invalid float value: 'warm'"),
+        (["--top-p", "0"], "top_p is 0.0; it must be above 0"),
+        (["--top-k", "-5"], "top_k is -5; it must be a whole number from -1"),
+        (["--max-tokens", "0"], "max_tokens is 0; it must be a whole number from 1"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--numerics", "fast"], "--numerics is 'fast'; it must be one of exact, runtime"),
+        (["--keep-tokens", "-1"], "--keep-tokens is '-1'; it must be 0 or more"),
+        (["--keep-tokens", "x"], "--keep-tokens is 'x'; it must be a whole number"),
+        (["--slots", "4"], "--slots is '4'; it must be 8 or more"),
+        (["--prompt-ids", "1,two"], "--prompt-ids is '1,two'; it must be whole numbers"),
+        (["--prompts", "absent.jsonl"], "absent.jsonl cannot be read (No such file"),
+        (["--chat", "absent.json"], "absent.json cannot be read (No such file"),
+        (["--model", "absent"], "absent/config.json cannot be read (No such file"),
+        (["--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (["--temp", "1"], "unrecognized arguments: --temp 1"),
+    ],
+)
+def test_bad_options(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert words in refusal(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "is not valid JSON"),
+        ("17", "must be a string or an object with either"),
+        ("{}", "must be a string or an object with either"),
+        ('{"prompt": "a", "prompt_token_ids": [1]}', "with either prompt or prompt_token_ids"),
+        ('{"prompt": 5}', "has a prompt that is not a string"),
+        ('{"prompt_token_ids": [1, true]}', "not a list of whole numbers"),
+        ('{"prompt": "a", "temprature": 1}', "has the unknown field 'temprature'"),
+        ('{"prompt": "a", "top_p": 2}', "top_p is 2; it must be above 0"),
+    ],
+)
+def test_bad_lines_are_named_by_number(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, words: str
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'"good"\n\n{line}\n')
+    sentence = refusal(capsys, "--prompts", str(path))
+    assert f"{path}, line 3" in sentence
+    assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("[", "is not valid JSON"),
+        ("5", "must hold a chat request or a list of messages"),
+        ('{"messages": 3}', "is not a chat request"),
+        ('[{"role": "wizard", "content": "hi"}]', "is not a chat request"),
+        (
+            '{"messages": [{"role": "user", "content": "hi, json"}],'
+            ' "response_format": {"type": "json_object"}}',
+            "asks for constrained output (json)",
+        ),
+    ],
+)
+def test_bad_chats(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str, words: str
+) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text(body)
+    assert words in refusal(capsys, "--chat", str(path))
+
+
+def test_a_chat_sets_only_what_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    messages = [{"role": "user", "content": "hi"}]
+    path.write_text(json.dumps(messages))
+    (item,) = parse(["--chat", str(path), "--max-tokens", "7"]).prompts
+    assert (item.params.max_tokens, item.params.temperature) == (7, 0.0)
+    path.write_text(json.dumps({"messages": messages, "max_tokens": 9, "seed": 0}))
+    (item,) = parse(["--chat", str(path), "--max-tokens", "7", "--seed", "4"]).prompts
+    assert (item.params.max_tokens, item.params.seed, item.params.temperature) == (9, 0, 0.0)
+
+
+def test_prompt_files_that_are_not_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'"\xff"\n')
+    assert "is not UTF-8 text (byte 1)" in refusal(capsys, "--prompts", str(path))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [("{", "is not valid JSON"), ('{"architectures": ["Other"]}', "architectures")],
+)
+def test_bad_configurations(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: str, words: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert words in refusal(capsys, "--model", str(tmp_path))
+
+
+def test_a_refusal_and_the_help_load_nothing_heavy(tmp_path: Path) -> None:
+    program = (
+        "import sys; from dsinfer_jax.generate import main\n"
+        "try: code = main(sys.argv[1:])\n"
+        "except SystemExit as error: code = error.code\n"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules\n"
+        "sys.exit(code)"
+    )
+    for arguments, code in ((["--model", str(tmp_path)], 2), (["--top-p", "7"], 2), (["-h"], 0)):
+        done = run_python("-c", program, *arguments)
+        assert done.returncode == code, done.stderr
+
+
+def test_prompts_keep_their_order_and_their_own_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"plain \\u2028"\n{"prompt_token_ids": [0, 5], "max_tokens": 3, "seed": 9}\n')
+    job = parse(["--prompt", "a", "--prompt-ids", "0,7", "--prompts", str(path), "--prompt", "b",
+                 "--top-k", "5"])  # fmt: skip
+    assert [item.content for item in job.prompts] == ["a", "b", [0, 7], "plain \u2028", [0, 5]]
+    assert all(item.params.top_k == 5 for item in job.prompts)
+    assert [item.params.max_tokens for item in job.prompts] == [64, 64, 64, 64, 3]
+    assert job.prompts[-1].params.seed == 9
+
+
+def test_without_prompts_there_is_a_default_and_an_empty_file_stays_empty(tmp_path: Path) -> None:
+    assert [item.content for item in parse([]).prompts] == [DEFAULT_PROMPT]
+    path = tmp_path / "empty.jsonl"
+    path.write_text("\n")
+    assert parse(["--prompts", str(path)]).prompts == []
+
+
+def test_settings_come_from_options_then_environment_then_defaults() -> None:
+    environment = {"DSINFER_NUMERICS": "exact", "DSINFER_MAX_NUM_SEQS": ""}
+    assert read_settings({}, environment)["numerics"] == "exact"
+    assert read_settings({"numerics": "reference"}, environment)["numerics"] == "reference"
+    assert read_settings({}, environment)["slots"] == 8
+    assert read_settings({"cache_dir": "off"}, {})["cache_dir"] is None
+    with pytest.raises(SettingError, match="DSINFER_NUMERICS is 'quick'; it must be one of"):
+        read_settings({}, {"DSINFER_NUMERICS": "quick"})
+
+
+def test_the_help_names_every_setting_twice() -> None:
+    text = build_parser().format_help()
+    for setting in SETTINGS:
+        assert setting.option in text
+        assert setting.environment in text
+
+
+def test_the_policies_are_those_of_the_model() -> None:
+    from dsinfer_jax.model.numerics import POLICIES
+
+    assert set(NUMERICS) == set(POLICIES)
+
+
+class Collected(list[str]):
+    write = list.append  # type: ignore[assignment]
+
+    def flush(self) -> None:
+        pass
+
+
+def test_text_comes_in_the_order_of_the_prompts() -> None:
+    stream: Any = Collected()
+    writer = TextWriter(["first", "second \x1b[31m"], stream)
+    end = FinishReason.LENGTH
+    writer.add(Delta(1, [5], [0.0], text="later"))
+    writer.add(Delta(0, [5], [0.0], text="now "))
+    assert "".join(stream) == '[0] "first"\nnow '
+    writer.add(Delta(1, [6], [0.0], text=" too", finish_reason=end))
+    writer.add(Delta(0, [6], [0.0], text="done\x1b[0m", finish_reason=end))
+    text = "".join(stream)
+    assert text == '[0] "first"\nnow done\ufffd[0m\n[1] "second \\u001b[31m"\nlater too\n'
+
+
+def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "DSINFER_JIT_CACHE_DIR": str(PROGRAM_CACHE), **environment},
+    )
+
+
+def generate(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    options = ("--numerics", "exact", *arguments)
+    return run_python("-m", "dsinfer_jax.generate", *options, **environment)
+
+
+def test_json_lines_statistics_and_a_failed_request(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"Hello"\n{"prompt_token_ids": [0, 9999]}\n{"prompt": "Hi", "max_tokens": 2}\n')
+    done = generate(
+        "--prompts", str(path), "--json", "--stats", "--max-tokens", "5", "--ignore-eos"
+    )
+    assert done.returncode == 1, done.stderr
+    results = {result["index"]: result for result in map(json.loads, done.stdout.splitlines())}
+    assert sorted(results) == [0, 1, 2]
+    for result in results.values():
+        assert list(result) == [
+            "index", "prompt_token_ids", "token_ids", "text", "finish_reason", "logprobs", "error",
+        ]  # fmt: skip
+    assert len(results[0]["token_ids"]) == len(results[0]["logprobs"]) == 5
+    assert all(value <= 0 for value in results[0]["logprobs"])
+    assert results[0]["finish_reason"] == "length"
+    assert results[0]["error"] is None
+    assert len(results[2]["token_ids"]) == 2
+    assert results[1]["finish_reason"] == "error"
+    assert results[1]["token_ids"] == []
+    assert "prompt 1 failed: token 1 of the prompt is 9999" in done.stderr
+    for word in ("random weights", "prefill", "decode", "tokens/s", "programs", "memory"):
+        assert word in done.stderr
+
+
+def test_a_chat_and_the_text_stream(tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps([{"role": "user", "content": "Say <think> twice."}]))
+    done = generate("--chat", str(path), "--max-tokens", "4", "--ignore-eos")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<｜begin▁of▁sentence｜>")
+    assert "<｜User｜>Say <think> twice.<｜Assistant｜>" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--keep-tokens", "13"], "keep_tokens is 13; with a window of 8 and a rollback of 6"),
+        (["--slots", "12"], "slots is 12; it must be a positive multiple of 8"),
+        (["--max-model-len", "5000"], "max_model_len is 5000; it must be from 1 to 4096"),
+    ],
+)
+def test_sizes_that_the_model_refuses(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.setenv("DSINFER_JIT_CACHE_DIR", "off")
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
