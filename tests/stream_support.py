@@ -1,38 +1,21 @@
-"""Random model outputs, and both packages run over them side by side."""
+"""Random model outputs, and either package run over them: both have the same names."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from dsinfer_jax.recipe.chat_events import (
-    ChatCompletionChunkGenerator,
-    ChatCompletionResponse,
-    ChatSettings,
-)
-from dsinfer_jax.recipe.inference import (
-    InferenceChunk,
-    InferenceFinishReason,
-    ParsingOptions,
-    PromptUsage,
-    ThinkingInitialStage,
-)
-from dsinfer_jax.recipe.messages_events import MessagesChunkGenerator, MessagesResponse
-from dsinfer_jax.recipe.responses_events import (
-    ResponsesChunkGenerator,
-    ResponsesResponse,
-    ResponsesSettings,
-)
-from dsinfer_jax.recipe.responses_object import ResponsesEcho
-from dsinfer_jax.recipe.special_tokens import SpecialTokens
-from dsinfer_jax.recipe.stream import StreamProcessor
+# Byte-level, with the control tokens of the markup; read by both packages.
+TOKENIZER_JSON = (Path(__file__).parent / "data/tokenizer_1024.json").read_text(encoding="utf-8")
 
 DSML = "｜DSML｜"
 DIALECTS = ("chat", "responses", "messages")
 CUSTOM_TOOL = "apply_patch"
-NAMESPACES = {"crm::find": ("crm", "find")}
 _CALL_ID = re.compile(r"call_(\d\d+)_(ET_)?[A-Za-z0-9]{20}[0-9]{4}(?![A-Za-z0-9])")
 _TIME = re.compile(r'"(created|created_at|completed_at)":\d+')
 
@@ -148,8 +131,14 @@ class Result:
     finished: bool
 
     @property
-    def joined(self) -> list[str]:
-        return [event for push in self.events for event in push]
+    def joined(self) -> list[dict[str, Any]]:
+        """All events in order, read."""
+        return [json.loads(event) for push in self.events for event in push]
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The accumulated body, read."""
+        return json.loads(self.accumulated)
 
 
 def normalise(text: str) -> str:
@@ -157,139 +146,111 @@ def normalise(text: str) -> str:
     return _TIME.sub(r'"\1":0', _CALL_ID.sub(r"call_\1_\2*", text))
 
 
-def our_generator(run: Run) -> Any:
-    """A generator as a converted request with the tools of the fuzz makes it."""
-    if run.dialect == "chat":
-        return ChatCompletionChunkGenerator._of(
-            ChatSettings("I", "M", run.thinking, False, created=0, null_usage=True)
-        )
-    if run.dialect == "messages":
-        return MessagesChunkGenerator("I", "M", run.thinking)
-    return ResponsesChunkGenerator._of(
-        ResponsesSettings(
-            "I", "M", run.thinking, 0, ResponsesEcho(), frozenset({CUSTOM_TOOL}), True, NAMESPACES
-        )
-    )
+class Streams:
+    """Runs of one package, official or ours."""
 
+    def __init__(self, package: ModuleType, tokenizer_json: str | None = None) -> None:
+        self._package: Any = package
+        self.tokenizer: Any = None
+        if tokenizer_json is not None:
+            self.tokenizer = self._package.Tokenizer.from_str(tokenizer_json)
+        self._converted = {
+            (dialect, thinking): self._convert(dialect, thinking)
+            for dialect in ("chat", "responses")
+            for thinking in (False, True)
+        }
 
-def run_ours(run: Run, tokenizer: Any = None, strict: bool = False) -> tuple[Result, Any]:
-    """Our package over a run; the second value is the processor."""
-    stage = run.options["thinking_initial_stage"]
-    options = ParsingOptions(
-        **{
-            **run.options,
-            "thinking_initial_stage": stage and getattr(ThinkingInitialStage, stage),
-            "special_tokens": SpecialTokens(**run.spellings),
-        },
-        strict=strict,
-    )
-    processor = StreamProcessor(our_generator(run), options, tokenizer)
-    response_type = {
-        "chat": ChatCompletionResponse,
-        "responses": ResponsesResponse,
-        "messages": MessagesResponse,
-    }[run.dialect]
-    response = response_type("I", "M", 0, 10, 3)
-    result = _drive(run, processor, response, InferenceChunk, PromptUsage, InferenceFinishReason)
-    return result, processor
-
-
-def _drive(run: Run, processor: Any, response: Any, chunk: Any, usage: Any, reasons: Any) -> Result:
-    """The same calls for either package."""
-    pushes = []
-    if run.ready:
-        pushes.append(
-            chunk.ready(
-                prompt_usage=usage(prompt_tokens=10, prompt_cache_hit_tokens=3),
-                system_fingerprint="fp",
-            )
-        )
-    for piece in run.pieces:
-        pushes.append(chunk.text(piece, 1) if isinstance(piece, str) else chunk.tokens(*piece))
-    if run.finish is not None:
-        pushes.append(chunk.finish(getattr(reasons, run.finish)))
-    events: list[list[Any]] = []
-    error = None
-    try:
-        for push in pushes:
-            events.append(processor.push(push))
-        events.append(processor.finish())
-    except RuntimeError as fault:
-        error = f"{len(events)}: {fault}"
-    written = [[normalise(event.to_json()) for event in push] for push in events]
-    for push in events:
-        for event in push:
-            response.accumulate(event)
-    return Result(written, normalise(response.to_json()), error, processor.finished)
-
-
-class Official:
-    """The official package over the same runs."""
-
-    def __init__(self, package: Any, tokenizer_text: str | None = None) -> None:
-        self._package = package
-        self._tokenizer = None
-        if tokenizer_text is not None:
-            self._tokenizer = package.Tokenizer.from_str(tokenizer_text)
-        self._responses = {thinking: self._convert_responses(thinking) for thinking in (0, 1)}
-
-    def _convert_responses(self, thinking: int) -> Any:
-        request = self._package.ResponsesRequest(
-            {
-                "model": "DeepSeek-V4.1-Flash",
+    def _convert(self, dialect: str, thinking: bool) -> Any:
+        """A request with a function, a custom tool, client tool search and a namespace."""
+        body: dict[str, Any] = {"model": "DeepSeek-V4.1-Flash"}
+        effort = "high" if thinking else "none"
+        if dialect == "chat":
+            body |= {"messages": [{"role": "user", "content": "x"}], "reasoning_effort": effort}
+            request = self._package.ChatCompletionRequest(body)
+        else:
+            schema = {"type": "object", "properties": {}}
+            function = {"type": "function", "name": "find", "parameters": schema}
+            body |= {
                 "input": "x",
-                "reasoning": {"effort": "high" if thinking else "none"},
+                "reasoning": {"effort": effort},
                 "tools": [
                     {"type": "custom", "name": CUSTOM_TOOL},
-                    {"type": "tool_search", "execution": "client"},
-                    {"type": "namespace", "name": "crm",
-                     "tools": [{"type": "function", "name": "find"}]},
+                    {"type": "tool_search", "execution": "client", "parameters": schema},
+                    {"type": "namespace", "name": "crm", "tools": [function]},
                 ],
             }
-        )  # fmt: skip
+            request = self._package.ResponsesRequest(body)
         return request.convert(self._package.ConversionOptions())
 
-    def _generator(self, run: Run) -> Any:
+    def generator(self, dialect: str, thinking: bool) -> Any:
+        """A generator of response "I" and model "M"."""
         package = self._package
-        if run.dialect == "messages":
-            return package.MessagesChunkGenerator("I", "M", run.thinking)
-        if run.dialect == "responses":
-            generator = package.ResponsesRequest.chunk_generator(
-                self._responses[int(run.thinking)], "I", "M"
-            )
-            return generator.with_echo(package.ResponsesEcho())
-        conversation = package.ConversationRequest(
-            package.Conversation([], thinking_mode=run.thinking),
-            package.ModelVersion.DeepseekV41Flash,
-        )
-        return package.ChatCompletionRequest.chunk_generator(conversation, "I", "M")
+        if dialect == "messages":
+            return package.MessagesChunkGenerator("I", "M", thinking)
+        kind = package.ChatCompletionRequest if dialect == "chat" else package.ResponsesRequest
+        return kind.chunk_generator(self._converted[dialect, thinking], "I", "M")
 
-    def run(self, run: Run, *, with_tokenizer: bool = False) -> Result:
+    def options(self, run: Run, **more: Any) -> Any:
         package = self._package
-        stage = run.options["thinking_initial_stage"]
-        options = package.ParsingOptions(
+        stage = run.options.get("thinking_initial_stage")
+        return package.ParsingOptions(
             **{
                 **run.options,
                 "thinking_initial_stage": stage and getattr(package.ThinkingInitialStage, stage),
                 "special_tokens": package.SpecialTokens(**run.spellings),
-            }
+            },
+            **more,
         )
-        processor = package.StreamProcessor(
-            self._generator(run), options, self._tokenizer if with_tokenizer else None
-        )
-        response_type = {
+
+    def processor(self, run: Run, **more: Any) -> Any:
+        """A processor of the run; `more` are further parsing options."""
+        generator = self.generator(run.dialect, run.thinking)
+        return self._package.StreamProcessor(generator, self.options(run, **more), self.tokenizer)
+
+    def response(self, dialect: str) -> Any:
+        package = self._package
+        kind = {
             "chat": package.ChatCompletionResponse,
             "responses": package.ResponsesResponse,
             "messages": package.MessagesResponse,
-        }[run.dialect]
-        return _drive(
-            run,
-            processor,
-            response_type("I", "M", 0, 10, 3),
-            package.InferenceChunk,
-            package.PromptUsage,
-            package.InferenceFinishReason,
-        )
+        }[dialect]
+        return kind("I", "M", 0, 10, 3)
+
+    def pushes(self, run: Run) -> list[Any]:
+        """The chunks of the run: ready, its pieces (text, ids, or ids with log probabilities)."""
+        chunk, reasons = self._package.InferenceChunk, self._package.InferenceFinishReason
+        pushes = []
+        if run.ready:
+            usage = self._package.PromptUsage(prompt_tokens=10, prompt_cache_hit_tokens=3)
+            pushes.append(chunk.ready(prompt_usage=usage, system_fingerprint="fp"))
+        for piece in run.pieces:
+            if isinstance(piece, str):
+                pushes.append(chunk.text(piece, 1))
+            elif isinstance(piece, tuple):
+                pushes.append(chunk.tokens(*piece))
+            else:
+                pushes.append(chunk.tokens(piece))
+        if run.finish is not None:
+            pushes.append(chunk.finish(getattr(reasons, run.finish)))
+        return pushes
+
+    def run(self, run: Run, processor: Any = None) -> Result:
+        """Push everything, finish, accumulate."""
+        processor = processor or self.processor(run)
+        events: list[list[Any]] = []
+        error = None
+        try:
+            for push in self.pushes(run):
+                events.append(processor.push(push))
+            events.append(processor.finish())
+        except RuntimeError as fault:
+            error = f"{len(events)}: {fault}"
+        response = self.response(run.dialect)
+        written = [[normalise(event.to_json()) for event in push] for push in events]
+        for push in events:
+            for event in push:
+                response.accumulate(event)
+        return Result(written, normalise(response.to_json()), error, processor.finished)
 
 
 def describe_difference(run: Run, ours: Result, theirs: Result) -> str:

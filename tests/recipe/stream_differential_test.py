@@ -1,0 +1,91 @@
+"""Random model outputs in random pieces through the official package and ours: equal bytes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from stream_support import TOKENIZER_JSON, Run, Streams, describe_difference, random_run
+
+import dsinfer_jax.recipe
+
+official_package = pytest.importorskip("deepseek_recipe")
+
+RUNS = 700
+RUNS_OF_IDS = 300
+NIGHTLY_RUNS = 14_000
+NIGHTLY_RUNS_OF_IDS = 6_000
+UNKNOWN_ID = 999_999
+
+
+@pytest.fixture(scope="module")
+def ours() -> Streams:
+    return Streams(dsinfer_jax.recipe, TOKENIZER_JSON)
+
+
+@pytest.fixture(scope="module")
+def official() -> Streams:
+    return Streams(official_package, TOKENIZER_JSON)
+
+
+def assert_equal(run: Run, ours: Streams, official: Streams) -> None:
+    mine, theirs = ours.run(run), official.run(run)
+    assert mine == theirs, describe_difference(run, mine, theirs)
+
+
+def random_run_of_ids(rng: random.Random, tokenizer: Any) -> Run:
+    """Ids with a few strange ones among them, sometimes text between, sometimes logprobs."""
+
+    def encode(text: str) -> list[int]:
+        ids = tokenizer.encode(text)
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            strange = rng.choice([0, 1, 5, 6, 14, UNKNOWN_ID, rng.randrange(1024)])
+            ids.insert(rng.randint(0, len(ids)), strange)
+        return ids
+
+    run = random_run(rng, encode)
+    with_logprobs = rng.random() < 0.2
+    pieces: list[Any] = []
+    for ids in run.pieces:
+        if rng.random() < 0.03:
+            pieces.append(rng.choice(["", "text", "</think>", "<", "｜DSML｜", ";"]))
+        elif with_logprobs:
+            pieces.append((ids, [random_logprob(rng) for _ in ids]))
+        else:
+            pieces.append(ids)
+    return replace(run, pieces=pieces)
+
+
+def random_logprob(rng: random.Random) -> tuple[float, list[tuple[int, float]]]:
+    value = rng.choice([-0.5, -1e-7, 0.0, -123456.789, -1e20, float("-inf"), float("nan"), -0.1])
+    return value, [(rng.randrange(1100), -1.5) for _ in range(rng.choice([0, 1, 3]))]
+
+
+def check_text(seeds: range, ours: Streams, official: Streams) -> None:
+    for seed in seeds:
+        assert_equal(random_run(random.Random(seed)), ours, official)
+
+
+def check_ids(seeds: range, ours: Streams, official: Streams) -> None:
+    for seed in seeds:
+        assert_equal(random_run_of_ids(random.Random(seed), ours.tokenizer), ours, official)
+
+
+def test_text_equals_the_official_package(ours: Streams, official: Streams) -> None:
+    check_text(range(RUNS), ours, official)
+
+
+def test_ids_equal_the_official_package(ours: Streams, official: Streams) -> None:
+    check_ids(range(RUNS_OF_IDS), ours, official)
+
+
+@pytest.mark.slow
+def test_much_text_equals_the_official_package(ours: Streams, official: Streams) -> None:
+    check_text(range(10**6, 10**6 + NIGHTLY_RUNS), ours, official)
+
+
+@pytest.mark.slow
+def test_many_ids_equal_the_official_package(ours: Streams, official: Streams) -> None:
+    check_ids(range(10**6, 10**6 + NIGHTLY_RUNS_OF_IDS), ours, official)
