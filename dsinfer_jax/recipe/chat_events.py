@@ -218,6 +218,9 @@ class _ChatWriter:
         )
         return [_chunk(frame, "")]
 
+    def ping(self) -> list[ChatCompletionChunk]:
+        return []
+
     @property
     def _closing(self) -> str:
         return ',"usage":null}' if self._settings.null_usage else "}"

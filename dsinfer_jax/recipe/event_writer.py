@@ -56,6 +56,9 @@ class EventWriter(Protocol):
 
     def finish(self, end: StreamEnd) -> list[Any]: ...
 
+    def ping(self) -> list[Any]:
+        """An event without content between start and finish, if the dialect has one."""
+
 
 class ChunkGenerator(OutputOnly, Generic[Settings]):
     """The settings of one stream of a dialect; a stream processor or a `with_` method uses it up.

@@ -207,6 +207,9 @@ class _MessagesWriter:
         events.append(_event("message_stop", ""))
         return events
 
+    def ping(self) -> list[MessagesStreamEvent]:
+        return [_event("ping", "")]
+
     def _open(self, block: _Block) -> list[MessagesStreamEvent]:
         index = self._next_index
         self._next_index += 1

@@ -232,6 +232,9 @@ class _ResponsesWriter:
         events.append(self._response(f"response.{status}", state))
         return events
 
+    def ping(self) -> list[ResponsesStreamEvent]:
+        return []
+
     def _new_item(self, kind: ItemKind) -> OutputItem:
         self._item = item = OutputItem(kind, self._settings.id, len(self._items))
         return item

@@ -41,8 +41,9 @@ class _Piece:
 class SegmentSender:
     """The pieces of one stream that wait, and what is sent of them.
 
-    `stop_sequence` is set once one was met; nothing is sent after it. `calls` counts tool calls.
-    `reasoning_text` is kept only with `keep_reasoning`.
+    `stop_sequence` is set once one was met; nothing is sent after it. `calls` counts tool calls,
+    `answered` says whether any content was sent. `reasoning_text` is kept only with
+    `keep_reasoning`.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class SegmentSender:
         "_senders",
         "_strict",
         "_writer",
+        "answered",
         "calls",
         "reasoning_text",
         "stop_sequence",
@@ -78,6 +80,7 @@ class SegmentSender:
         self._name: list[str] = []
         self._reasoned = False  # reasoning that is not empty was sent
         self.reasoning_text: list[str] = []
+        self.answered = False
         self.calls = 0
         self.stop_sequence: str | None = None
         self._senders: dict[Effect, Callable[[Action, str, str | None], list[Any]]] = {
@@ -92,9 +95,9 @@ class SegmentSender:
         }
         # For whole pieces of plain text, when there is nothing to note besides.
         self._plain_senders: dict[Effect, Callable[[str], list[Any]]] = {
-            Effect.CONTENT: writer.content,
             Effect.STRING_TEXT: self._send_string,
             Effect.JSON_TEXT: self._send_json,
+            # CONTENT and REASONING follow with the first text of their kind.
         }
 
     def push(
@@ -131,6 +134,8 @@ class SegmentSender:
             if action is not self._action:
                 if pieces[0].claimed > pieces[0].sent:
                     self._send_piece(pieces[0], events)
+                    if self.stop_sequence is not None:
+                        return
                 self._change_action(action)
             while length:
                 piece = pieces[0]
@@ -149,6 +154,11 @@ class SegmentSender:
         self._change_action(None)
         held = self._arguments.end()
         return [] if held is None else self._writer.argument(held)
+
+    @property
+    def unclaimed_text(self) -> str:
+        """The text whose action is not known yet."""
+        return "".join(piece.text[piece.claimed :] for piece in self._pieces)
 
     def discard(self) -> int:
         """Forget what waits; returns the number of characters."""
@@ -212,10 +222,13 @@ class SegmentSender:
         self._announced = True
 
     def _send_content(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
+        if text and not self.answered:
+            self.answered = True
+            self._plain_senders[Effect.CONTENT] = self._writer.content
         return self._writer.content(text, logprobs)
 
     def _send_label(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
-        return self._writer.content(action.text, logprobs)
+        return self._send_content(action, action.text, logprobs)
 
     def _send_blank(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         assert action.place is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dsinfer_jax.recipe.actions import Action, Effect
 from dsinfer_jax.recipe.event_writer import (
     ChunkGenerator,
     EventWriter,
@@ -39,6 +40,8 @@ _FIRST_STAGES = {
     ThinkingInitialStage.ContentContinuation: "content",
 }
 
+_PARTIAL_MARKER = Action(Effect.IGNORE, place="partial_marker")
+
 
 class StreamProcessor(LightValue):
     """Turns the chunks of one stream into chunks or events of the generator's dialect.
@@ -55,6 +58,7 @@ class StreamProcessor(LightValue):
         "_closed",
         "_completion_tokens",
         "_counts_reasoning",
+        "_dsml",
         "_finished",
         "_grammar",
         "_parser",
@@ -64,6 +68,7 @@ class StreamProcessor(LightValue):
         "_sender",
         "_start",
         "_started",
+        "_strict",
         "_tokenizer",
         "_wake_ids",
         "_wake_stage",
@@ -90,7 +95,9 @@ class StreamProcessor(LightValue):
         self._counts_reasoning = (
             tokenizer is not None and options.thinking_initial_stage is not None
         )
-        self._report = StreamReport(options.special_tokens._dsml)
+        self._strict = options.strict
+        self._dsml = options.special_tokens._dsml
+        self._report = StreamReport(self._dsml)
         self._sender = SegmentSender(
             self._writer,
             self._report,
@@ -158,6 +165,14 @@ class StreamProcessor(LightValue):
             raise RuntimeError("stream processor is closed")
         return [] if self._finished else self._end("stop", after_calls=False)
 
+    def ping(self) -> list[Any]:
+        """An event for a connection that has been quiet for a while (an extension).
+
+        Messages has one; in the other dialects, and outside a running stream, there is none.
+        """
+        running = self._started and not self._finished and not self._closed
+        return self._writer.ping() if running else []
+
     def close(self) -> None:
         """Give up: no further events, whatever waits is lost."""
         self._closed = True
@@ -215,13 +230,19 @@ class StreamProcessor(LightValue):
         events = [] if self._started else self._begin()
         if reason == "stop" and after_calls and self._sender.calls:
             reason = "tool_calls"
-        self._sender.claim(self._parser.finish(), events)
+        portions = self._parser.finish()
+        if self._strict and self._dsml and self._dsml[0] in self._sender.unclaimed_text:
+            # The beginning of a tag, cut off by the end of the output: no text of the answer.
+            portions = [(_PARTIAL_MARKER, length) for _, length in portions]
+        self._sender.claim(portions, events)
         events += self._sender.end()
         if self._reader is not None and self._reader.waiting:
             self._report.dropped["incomplete_utf8"] += self._reader.waiting_bytes
         return events + self._finish_stream(reason)
 
     def _finish_stream(self, reason: FinishReason) -> list[Any]:
+        if not self._sender.answered and not self._sender.calls:
+            self._report.broken["empty_answer"] += 1
         self._finished = True
         self._plain = None
         reasoning_tokens = None
