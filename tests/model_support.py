@@ -51,6 +51,7 @@ CONFIGS = {
     "tiny": config.tiny,
     "tiny_formats": config.tiny_formats,
     "few_layers": lambda: config.tiny(**FEW_LAYERS),
+    "few_layers_formats": lambda: config.tiny_formats(**FEW_LAYERS),
 }
 
 
