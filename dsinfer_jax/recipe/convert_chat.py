@@ -30,7 +30,7 @@ from dsinfer_jax.recipe.conversion_options import (
     ModelVersion,
     ReasoningContentBehavior,
 )
-from dsinfer_jax.recipe.image_references import UNSUPPORTED_IMAGE, image_at, image_of_file
+from dsinfer_jax.recipe.image_references import UNSUPPORTED_IMAGE, file_url, image_at
 from dsinfer_jax.recipe.inference import ThinkingInitialStage
 from dsinfer_jax.recipe.message_checks import (
     check_reasoning_came_back,
@@ -201,10 +201,10 @@ def _check_prefix_position(messages: list[Message]) -> None:
 def _check_prefix(messages: list[Message], tools_are_declared: bool, wants_json: bool) -> None:
     if not (messages and messages[-1]._prefix):
         return
-    if tools_are_declared or any(message._tool_calls for message in messages):
-        raise conversion_error("Function call should not be used with prefix")
     if wants_json:
         raise conversion_error("response_format json_object should not be used with prefix")
+    if tools_are_declared or any(message._tool_calls for message in messages):
+        raise conversion_error("Function call should not be used with prefix")
 
 
 def _initial_stage(messages: list[Message]) -> ThinkingInitialStage:
@@ -261,19 +261,34 @@ class _MessageReader:
     def _content(self, index: int, content: str | list[Body]) -> Content:
         if isinstance(content, str):
             return content, (), ()
-        return join_parts([self._part(index, block) for block in content], self._placeholder)
+        path = f".messages[{index}]"
+        images = [self._image(block, path) for block in content]
+        parts: list[Part] = [
+            block["text"] if image is None else self._image_part(image, path)
+            for block, image in zip(content, images)
+        ]
+        return join_parts(parts, self._placeholder)
 
-    def _part(self, index: int, block: Body) -> Part:
-        kind = block["type"]
-        if kind == "text":
-            return block["text"]
+    def _image(self, block: Body, path: str) -> Body | None:
+        """The image of a block that is not text; files are looked at before any URL."""
+        if block["type"] == "text":
+            return None
+        if block["type"] == "file" and self._with_images:
+            return {"url": file_url(block, path)}
+        return block.get("image_url") or block
+
+    def _image_part(self, image: Body, path: str) -> Part:
         if not self._with_images:
             return UNSUPPORTED_IMAGE
-        path = f".messages[{index}]"
-        if kind == "image_url":
-            image = block["image_url"]
-            return image_at(image["url"], image.get("detail") or "high", path)
-        return image_of_file(block.get("file_id"), block.get("file_data"), path)
+        return image_at(image["url"], image.get("detail") or "high", path)
+
+    def _assistant_text(self, index: int, content: str | list[Body]) -> str:
+        if isinstance(content, str):
+            return content
+        images = [self._image(block, f".messages[{index}]") for block in content]
+        if self._with_images and any(images):
+            raise conversion_error("Image in assistant message is not supported")
+        return "\n\n".join(block.get("text", UNSUPPORTED_IMAGE) for block in content)
 
     def _tool_message(self, index: int, body: Body) -> Message:
         call_id = body["tool_call_id"]
@@ -313,9 +328,7 @@ class _MessageReader:
                     raise _duplicate_id(call_id, index)
                 self._call_ids.add(call_id)
                 calls.append(new_tool_call(call_id, function["name"], function["arguments"]))
-        text, images, _ = self._content(index, content or "")
-        if images:
-            raise conversion_error("Image in assistant message is not supported")
+        text = self._assistant_text(index, content or "")
         reasoning = body.get("reasoning_content") if self._thinking else None
         return new_assistant_message(text, reasoning, calls, bool(body.get("prefix")))
 

@@ -24,7 +24,11 @@ from dsinfer_jax.recipe.conversion_options import (
     WebSearchBehavior,
 )
 from dsinfer_jax.recipe.inference import ThinkingInitialStage
-from dsinfer_jax.recipe.message_checks import check_reasoning_came_back, fill_reasoning
+from dsinfer_jax.recipe.message_checks import (
+    check_reasoning_came_back,
+    fill_reasoning,
+    without_added_tools,
+)
 from dsinfer_jax.recipe.messages_blocks import MessagesReader
 from dsinfer_jax.recipe.settings import (
     check_max_tokens,
@@ -63,13 +67,15 @@ def convert_messages(body: Body, options: ConversionOptions) -> ConversationRequ
         messages.append(new_system_message(_system_text(system)))
     reader = MessagesReader(version, thinking, options, declared)
     messages += reader.read(body["messages"])
+    choice = _choice(body.get("tool_choice"))
+    if choice == "none":
+        messages = without_added_tools(messages)
     if thinking:
         if options._reasoning_content_behavior is ReasoningContentBehavior.Reject:
             check_reasoning_came_back(messages, bool(declared), "The `content[].thinking`")
         fill_reasoning(messages)
     if not body["messages"]:
         raise conversion_error("messages: at least one message is required")
-    choice = _choice(body.get("tool_choice"))
     chosen = choose_tools(declared, choice, thinking, null_is_empty=False)
     stops = stop_sequences(body.get("stop_sequences"))
     inference = _inference_options(body, options, version, thinking, chosen)
@@ -105,18 +111,13 @@ def _declared_tools(
     body: Body, options: ConversionOptions, version: ModelVersion
 ) -> list[ToolDefinition]:
     tools = body.get("tools") or ()
-    deferrable = [tool for tool in tools if "type" not in tool]
-    if deferrable and all(tool.get("defer_loading") for tool in deferrable):
-        raise conversion_error(
-            "tools: at least one tool must have defer_loading=false. All tools cannot be deferred."
-        )
     may_defer = version is ModelVersion.DeepseekV41Flash
     drops_search = options._messages_web_search is WebSearchBehavior.Drop
     declared = []
     for index, tool in enumerate(tools):
+        if drops_search and _is_web_search(tool):
+            continue
         if "type" in tool:
-            if drops_search and tool["type"].startswith("web_search"):
-                continue
             raise conversion_error(f"tools[{index}]: server tools are not supported")
         get = tool.get
         check_name(tool["name"], f"tools[{index}].name")
@@ -124,7 +125,15 @@ def _declared_tools(
         declared.append(
             new_tool(tool["name"], get("description"), get("input_schema"), None, deferred)
         )
+    if declared and all(tool._defer_loading for tool in declared):
+        raise conversion_error(
+            "tools: at least one tool must have defer_loading=false. All tools cannot be deferred."
+        )
     return declared
+
+
+def _is_web_search(tool: Body) -> bool:
+    return tool.get("type", "").startswith("web_search")
 
 
 def _choice(choice: Body | None) -> Any:

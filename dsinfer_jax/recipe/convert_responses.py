@@ -6,6 +6,7 @@ from typing import Any
 
 from dsinfer_jax.recipe.conversation import (
     Message,
+    SystemMessage,
     new_conversation,
     new_system_message,
     new_user_message,
@@ -26,6 +27,7 @@ from dsinfer_jax.recipe.message_checks import (
     check_reasoning_came_back,
     fill_reasoning,
     mentions_json,
+    without_added_tools,
 )
 from dsinfer_jax.recipe.responses_input import InputReader
 from dsinfer_jax.recipe.responses_tools import WEB_SEARCHES, DeclaredTools
@@ -48,6 +50,7 @@ from dsinfer_jax.recipe.tool_declarations import (
     choose_tools,
     output_constraint,
     schema_format,
+    with_parameters,
 )
 from dsinfer_jax.recipe.values import conversion_error
 
@@ -79,6 +82,7 @@ def convert_responses(body: Body, options: ConversionOptions) -> ConversationReq
             "'text.format' of type 'json_object'."
         )
     check_strict_mix(chosen.tools, answer is not None)
+    messages = _with_normalised_tools(messages, chosen)
     inference = _inference_options(body, options, version, thinking, chosen, answer_format)
     request = object.__new__(ConversationRequest)
     request._conversation = new_conversation(
@@ -131,8 +135,21 @@ def _read_input(
     reader = InputReader(version, thinking, options, tools)
     messages += reader.read(given or ())
     if body.get("tool_choice") == "none":
-        messages = [m for m in messages if not getattr(m, "_tools", None)]
+        messages = without_added_tools(messages)
     return messages, reader.loaded
+
+
+def _with_normalised_tools(messages: list[Message], chosen: ChosenTools) -> list[Message]:
+    """The messages with the tools that searches found as the conversation has them."""
+    final = {tool._name: tool for tool in chosen.tools}
+    for position, message in enumerate(messages):
+        if isinstance(message, SystemMessage) and message._tools:
+            tools = [
+                final.get(tool._name) or with_parameters(tool, tool._parameters or {})
+                for tool in message._tools
+            ]
+            messages[position] = new_system_message(message._content, tools=tools)
+    return messages
 
 
 def _choice(choice: Any, rejects_search: bool) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from base64 import b64decode
 from collections.abc import Sequence
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import urlsplit
 
+from dsinfer_jax.recipe.data_urls import read_data_url
 from dsinfer_jax.recipe.image_errors import (
     ImageError,
     ImagePlace,
@@ -21,7 +20,7 @@ from dsinfer_jax.recipe.image_preprocess import (
     PreprocessOptions,
     preprocess_at,
 )
-from dsinfer_jax.recipe.image_references import IMAGE_MEDIA_TYPES, is_base64
+from dsinfer_jax.recipe.image_references import IMAGE_MEDIA_TYPES
 from dsinfer_jax.recipe.image_size import CalcResizeError, fit_size
 from dsinfer_jax.recipe.image_sources import ImageSource
 from dsinfer_jax.recipe.quoting import debug_quote
@@ -43,8 +42,6 @@ MAXIMUM_IMAGES = 600
 MAXIMUM_TOTAL_BYTES = 64 << 20
 MAXIMUM_DIMENSION = 8192
 LOW_DETAIL_DIMENSION = 512
-
-_DATA_URL = re.compile(r"data:([^,]*?)(;[ ]*base64[ ]*)?,", re.IGNORECASE)
 
 
 class MultiModalData(Value):
@@ -196,20 +193,11 @@ def _prefixed(path: str, message: str) -> str:
 
 
 def _data_url_bytes(url: str, place: ImagePlace) -> bytes:
-    found = _DATA_URL.match(url)
-    if found is None:
-        raise bad_image("InvalidDataUrl", place)
-    body = url[found.end() :].partition("#")[0]
-    if found[2] is not None and len(body) * 3 // 4 > MAXIMUM_IMAGE_BYTES:
+    if len(url.partition(",")[2]) * 3 // 4 > MAXIMUM_IMAGE_BYTES:
         raise too_large(MAXIMUM_IMAGE_BYTES, place)
-    data = unquote_to_bytes(body)
-    if found[2] is not None:
-        data = data.translate(None, b" \t\n\r\f")
-        if not is_base64(data):
-            raise bad_image("InvalidDataUrl", place)
-        bare = data.rstrip(b"=")
-        data = b64decode(bare + b"=" * (-len(bare) % 4))
-    media_type = found[1].partition(";")[0].strip().lower()
-    if media_type not in IMAGE_MEDIA_TYPES:
+    read = read_data_url(url)
+    if read is None or read.data is None:
+        raise bad_image("InvalidDataUrl", place)
+    if read.media_type not in IMAGE_MEDIA_TYPES:
         raise bad_image("UnsupportedMediaType", place)
-    return data
+    return read.data

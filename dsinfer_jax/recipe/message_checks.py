@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsinfer_jax.recipe.conversation import AssistantMessage, Message, ToolCall, UserMessage
+from dsinfer_jax.recipe.conversation import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolCall,
+    UserMessage,
+    new_system_message,
+)
 from dsinfer_jax.recipe.values import conversion_error
 
 # Where the mark of a call made without reasoning stands in ids of chat and of Messages.
@@ -40,6 +47,20 @@ def fill_reasoning(messages: Sequence[Message]) -> None:
     for message in messages:
         if isinstance(message, AssistantMessage) and message._reasoning_content is None:
             message._reasoning_content = ""
+
+
+def without_added_tools(messages: Sequence[Message]) -> list[Message]:
+    """The messages when no tool may be called; system messages that only added some are left out."""
+    kept: list[Message] = []
+    for message in messages:
+        if isinstance(message, SystemMessage) and message._tools:
+            if not message._content:
+                continue
+            message = new_system_message(
+                message._content, message._image_sources, message._placeholders, []
+            )
+        kept.append(message)
+    return kept
 
 
 def _made_without_reasoning(call: ToolCall) -> bool:

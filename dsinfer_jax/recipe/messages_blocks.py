@@ -62,7 +62,7 @@ class MessagesReader:
             role, content = body["role"], body["content"]
             if self._open_ids and (role != "user" or type(content) is str):
                 raise self._unanswered(f"messages.{self._index}: ")
-            if type(content) is not str and not content:
+            if role != "system" and type(content) is not str and not content:
                 raise conversion_error(
                     f"messages.{self._index}: all messages must have non-empty content"
                 )
@@ -106,7 +106,8 @@ class MessagesReader:
                 continue
             if self._open_ids:
                 raise self._unanswered(f"messages.{self._index}: ")
-            part = self._part(block, f"messages.{self._index}.content[{position}]")
+            path = f"messages.{self._index}.content[{position}]"
+            part = self._part(block, path, path)
             self._messages.append(new_user_message(*self._join([part])))
         if self._open_ids:
             raise self._unanswered(f"messages.{self._index - 1}:")
@@ -133,17 +134,23 @@ class MessagesReader:
         answered.add(call_id)
         content = block.get("content")
         if isinstance(content, list):
-            parts = [self._result_part(part, place, found) for part in content]
+            parts = [
+                self._result_part(part, f"{place}.tool_result", number, found)
+                for number, part in enumerate(content)
+            ]
             self._messages.append(_tool_message(call_id, self._join(parts)))
         else:
             self._messages.append(new_tool_message(content or "", call_id))
 
-    def _result_part(self, block: Body, place: str, found: list[ToolDefinition]) -> Part:
+    def _result_part(
+        self, block: Body, path: str, number: int, found: list[ToolDefinition]
+    ) -> Part:
         if block["type"] != "tool_reference":
-            return self._part(block, f"{place}.tool_result")
+            return self._part(block, path, f"{path}.content[{number}]")
         name = block["tool_name"]
         tool = self._tools.get(name)
         if tool is None:
+            place = path.removesuffix(".tool_result")
             raise conversion_error(f"{place}: tool reference '{name}' not found in available tools")
         found.append(tool)
         return name
@@ -165,15 +172,16 @@ class MessagesReader:
             elif kind not in _SERVER_BLOCKS:
                 if self._open_ids:
                     raise self._unanswered(f"messages.{self._index}.{position}: ")
-                texts.append(self._assistant_text(block))
+                texts.append(self._assistant_text(position, block))
         reasoning = "\n\n".join(thoughts) if thoughts and self._thinking else None
         self._messages.append(new_assistant_message("\n\n".join(texts), reasoning, calls or None))
 
-    def _assistant_text(self, block: Body) -> str:
+    def _assistant_text(self, position: int, block: Body) -> str:
         if block["type"] == "image" and self._is_v41:
-            image_of_source(block["source"], f"messages.{self._index}.content")
+            path = f"messages.{self._index}.content[{position}]"
+            image_of_source(block["source"], path, path)
             raise conversion_error("Image in assistant message is unsupported")
-        part = self._part(block, "")
+        part = self._part(block, "", "")
         assert isinstance(part, str)
         return part
 
@@ -197,7 +205,8 @@ class MessagesReader:
                 if block["type"] == "tool_addition":
                     added.append(self._added_tool(position, block["tool"]["name"]))
                 else:
-                    parts.append(self._part(block, f"messages.{self._index}"))
+                    path = f"messages.{self._index}"
+                    parts.append(self._part(block, path, f"{path}.content[{position}]"))
         text, images, spans = self._join(parts)
         if self._is_v41:
             self._messages.append(new_system_message(text, images, spans, added or None))
@@ -214,8 +223,8 @@ class MessagesReader:
             )
         return tool
 
-    def _part(self, block: Body, path: str) -> Part:
-        """A text, image or document block as text or image."""
+    def _part(self, block: Body, path: str, block_path: str) -> Part:
+        """A text, image or document block as text or image; faults name ``block_path``."""
         kind = block["type"]
         if kind == "text":
             return block["text"]
@@ -224,7 +233,7 @@ class MessagesReader:
             return f"[Unsupported document type: {media_type or 'unknown'}]"
         if not self._is_v41:
             return UNSUPPORTED_IMAGE
-        return image_of_source(block["source"], path)
+        return image_of_source(block["source"], path, block_path)
 
     def _join(self, parts: Iterable[Part]) -> Content:
         return join_parts(list(parts), self._placeholder)

@@ -53,10 +53,10 @@ _DOCUMENT = {
 }
 
 _RESULT_BLOCK = Tagged(
-    "MessagesToolResultContentBlock",
+    "MessagesToolResultBlock",
     "type",
     variants(
-        "MessagesToolResultContentBlock",
+        "MessagesToolResultBlock",
         text=_TEXT,
         image=_IMAGE,
         document=_DOCUMENT,
@@ -78,7 +78,7 @@ _BLOCK = Tagged(
         text=_TEXT,
         image=_IMAGE,
         document=_DOCUMENT,
-        thinking={"thinking": required(read_string), "signature": optional(read_string)},
+        thinking={"signature": optional(read_string), "thinking": required(read_string)},
         server_tool_use={
             "id": required(read_string),
             "name": required(read_string),
@@ -110,6 +110,8 @@ def _read_message(value: Any) -> dict[str, Any]:
     """A message; its role is always read before its content."""
     expected = "adjacently tagged enum MessagesMessage"
     if type(value) is list:
+        if value and type(value[0]) is not str:
+            raise wrong_kind(value[0], "variant identifier")
         role = _read_role(value[0]) if value else None
         if len(value) < 2:
             raise BodyError(f"invalid length {len(value)}, expected {expected}")

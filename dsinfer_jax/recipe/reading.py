@@ -294,6 +294,8 @@ class Tagged:
     def _find(self, tag: Any) -> tuple[str, Record]:
         variants = self._variants
         if self._by_position and type(tag) is int and tag >= 0:
+            if tag >= len(variants) and self._other is not None:
+                return "", self._other
             if tag >= len(variants):
                 raise BodyError(
                     f"invalid value: integer `{tag}`, "

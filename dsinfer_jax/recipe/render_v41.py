@@ -129,13 +129,16 @@ class RendererV41:
         tokens = self._tokens
         calls = message._tool_calls
         content = message._content
-        parts.append(tokens._assistant)
-        if keep_reasoning:
-            parts += ("", tokens._thinking_start, message._reasoning_content or "")
-            if content or calls or not message._prefix:
+        reasoning = message._reasoning_content or ""
+        closes = bool(content or calls or not message._prefix)
+        parts += (tokens._assistant, "")
+        # Nothing is opened where nothing, not even an end, would stand in it.
+        if keep_reasoning and (reasoning or tokens._thinking_end or not closes):
+            parts += (tokens._thinking_start, reasoning)
+            if closes:
                 parts += (tokens._thinking_end, content)
         else:
-            parts += ("", tokens._thinking_end, content)
+            parts += (tokens._thinking_end, content)
         if calls:
             write_pieces(parts, calls_block_v41(calls, tokens._dsml, write_spaced))
         if not message._prefix:

@@ -24,7 +24,7 @@ from dsinfer_jax.recipe.conversion_options import (
     ConversionOptions,
     ModelVersion,
 )
-from dsinfer_jax.recipe.image_references import UNSUPPORTED_IMAGE, image_of_input
+from dsinfer_jax.recipe.image_references import UNSUPPORTED_IMAGE, image_at, input_url
 from dsinfer_jax.recipe.json_values import quote, write_compact
 from dsinfer_jax.recipe.responses_tools import (
     TOOL_SEARCH,
@@ -63,6 +63,7 @@ class InputReader:
         self._has_assistant = False
         self._known_ids: set[str] = set()
         self._answered_ids: set[str] = set()
+        self._found_tools: dict[int, list[ToolDefinition]] = {}
         self.loaded: list[ToolDefinition] = []
 
     def read(self, items: Sequence[Body]) -> list[Message]:
@@ -78,6 +79,12 @@ class InputReader:
         if self._is_v41:
             readers["tool_search_call"] = self._read_search_call
             readers["tool_search_output"] = self._read_search_output
+        # All tools that were found are checked before any message is.
+        self._found_tools = {
+            index: self._declared.load(item["tools"], f"input[{index}].tools")
+            for index, item in enumerate(items)
+            if item["type"] == "tool_search_output" and self._is_v41
+        }
         for index, item in enumerate(items):
             reader = readers.get(item["type"])
             if reader is not None:
@@ -95,7 +102,9 @@ class InputReader:
                 self._texts.append(text)
             return
         self._end_turn()
-        new = new_user_message if role == "user" else new_system_message
+        # V4 hears developers as users.
+        is_user = role == "user" or (role == "developer" and not self._is_v41)
+        new = new_user_message if is_user else new_system_message
         if isinstance(content, str):
             self._messages.append(new(content))
         else:
@@ -136,17 +145,21 @@ class InputReader:
         self._calls[call_id] = new_tool_call(call_id, name, arguments)
 
     def _read_output(self, index: int, item: Body) -> None:
-        call_id = self._check_output(index, item)
         output = item.get("output")
+        content: Content = (output or "", (), ())
         if isinstance(output, list):
-            text, images, spans = self._content(output, index, "output")
-            self._outputs[call_id] = new_tool_message(text, call_id, images, spans)
-        else:
-            self._outputs[call_id] = new_tool_message(output or "", call_id)
+            content = self._content(output, index, "output")
+        text, images, spans = content
+        if item.get("call_id") is None:  # stands for itself
+            self._end_turn()
+            self._messages.append(new_tool_message(text, None, images, spans))
+            return
+        call_id = self._check_output(index, item)
+        self._outputs[call_id] = new_tool_message(text, call_id, images, spans)
 
     def _read_search_output(self, index: int, item: Body) -> None:
         call_id = self._check_output(index, item)
-        found = self._declared.load(item["tools"], f"input[{index}].tools")
+        found = self._found_tools[index]
         text = loaded_tools(item["tools"], f"input[{index}]")
         self._outputs[call_id] = new_tool_message(text, call_id)
         if found:
@@ -175,6 +188,7 @@ class InputReader:
         calls = [self._calls[call_id] for call_id in sorted(self._calls)]
         for call in calls:
             if call._id not in self._outputs:
+                # With several missing the reference names any of them.
                 raise conversion_error(f"No tool output found for tool call {call._id}.")
         reasoning = "\n".join(self._thoughts) if self._thoughts and self._thinking else None
         text = "\n\n".join(self._texts)
@@ -187,27 +201,32 @@ class InputReader:
     def _assistant_text(self, index: int, content: str | list[Body]) -> str:
         if isinstance(content, str):
             return content
-        texts = []
-        for position, block in enumerate(content):
-            part = self._part(block, index, f"input[{index}].content[{position}]")
-            if not isinstance(part, str):
-                raise conversion_error(f"input[{index}]: Image in assistant message is unsupported")
-            texts.append(part)
-        return "\n\n".join(texts)
+        if any(self._image_urls(content, index, "content")):
+            raise conversion_error(f"input[{index}]: Image in assistant message is unsupported")
+        return "\n\n".join([_text(block) for block in content])
 
     def _content(self, blocks: Sequence[Body], index: int, field: str) -> Content:
-        parts = [
-            self._part(block, index, f"input[{index}].{field}[{position}]")
-            for position, block in enumerate(blocks)
+        urls = self._image_urls(blocks, index, field)
+        parts: list[Part] = [
+            _text(block)
+            if url is None
+            else image_at(url, block.get("detail") or "high", f"input[{index}]")
+            for block, url in zip(blocks, urls)
         ]
         return join_parts(parts, self._placeholder)
 
-    def _part(self, block: Body, index: int, place: str) -> Part:
-        kind = block["type"]
-        if kind in ("input_text", "output_text"):
-            return block["text"]
-        if kind == "input_file":
-            return UNSUPPORTED_DOCUMENT
-        if not self._is_v41:
-            return UNSUPPORTED_IMAGE
-        return image_of_input(block, f"input[{index}]", place)
+    def _image_urls(self, blocks: Sequence[Body], index: int, field: str) -> list[str | None]:
+        """The image URL of each block; all references are looked at before any URL."""
+        return [
+            input_url(block, f"input[{index}].{field}[{position}]")
+            if block["type"] == "input_image" and self._is_v41
+            else None
+            for position, block in enumerate(blocks)
+        ]
+
+
+def _text(block: Body) -> str:
+    """What stands in the prompt for a block that is no image there."""
+    if block["type"] == "input_image":
+        return UNSUPPORTED_IMAGE
+    return UNSUPPORTED_DOCUMENT if block["type"] == "input_file" else block["text"]

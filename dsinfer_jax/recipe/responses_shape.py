@@ -85,31 +85,28 @@ _NAMESPACE_TOOL = Tagged(
     },
     by_position=True,
 )
-_TOOL = Tagged(
-    "ResponsesTool",
-    "type",
-    {
-        "function": _FUNCTION_TOOL,
-        "namespace": variant(
-            "ResponsesTool",
-            "Namespace",
-            name=required(read_string),
-            description=optional(read_string),
-            tools=required(sequence_of(_NAMESPACE_TOOL)),
-        ),
-        "custom": variant("ResponsesTool", "Custom", name=required(read_string)),
-        "web_search": _WEB_SEARCH_TOOL,
-        "web_search_2025_08_26": _WEB_SEARCH_TOOL,
-        "tool_search": variant(
-            "ResponsesTool",
-            "ToolSearch",
-            execution=optional(_read_execution),
-            description=optional(read_string),
-            parameters=optional(read_any),
-        ),
-    },
-    other=_NOTHING,
-)
+_TOOLS = {
+    "function": _FUNCTION_TOOL,
+    "namespace": variant(
+        "ResponsesTool",
+        "Namespace",
+        name=required(read_string),
+        description=optional(read_string),
+        tools=required(sequence_of(_NAMESPACE_TOOL)),
+    ),
+    "custom": variant("ResponsesTool", "Custom", name=required(read_string)),
+    "web_search": _WEB_SEARCH_TOOL,
+    "web_search_2025_08_26": _WEB_SEARCH_TOOL,
+    "tool_search": variant(
+        "ResponsesTool",
+        "ToolSearch",
+        execution=optional(_read_execution),
+        description=optional(read_string),
+        parameters=optional(read_any),
+    ),
+}
+_TOOL = Tagged("ResponsesTool", "type", _TOOLS, other=_NOTHING)
+_FOUND_TOOL = Tagged("ResponsesTool", "type", _TOOLS, other=_NOTHING, by_position=True)
 
 _ITEMS = {
     "message": Record(
@@ -136,7 +133,7 @@ _ITEMS = {
     "function_call_output": Record(
         "struct ResponsesFunctionCallOutput",
         output=required(_read_output),
-        call_id=required(read_string),
+        call_id=optional(read_string),
     ),
     "custom_tool_call": Record(
         "struct ResponsesCustomToolCall",
@@ -158,7 +155,7 @@ _ITEMS = {
     "tool_search_output": Record(
         "struct ResponsesToolSearchOutput",
         call_id=required(read_string),
-        tools=required(sequence_of(_TOOL)),
+        tools=required(sequence_of(_FOUND_TOOL)),
         execution=optional(_read_execution),
     ),
 }

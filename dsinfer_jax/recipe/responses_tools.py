@@ -82,7 +82,13 @@ class DeclaredTools:
 
     def _add(self, tool: Body, name: str, description: str | None) -> None:
         self.tools.append(
-            new_tool(name, description, tool.get("parameters"), tool.get("strict"), self._deferred)
+            new_tool(
+                name,
+                description,
+                tool.get("parameters"),
+                tool.get("strict"),
+                self._deferred,
+            )
         )
 
     def _read_namespace(self, tool: Body, place: str) -> None:

@@ -183,7 +183,8 @@ def _rebuild_object(schema: Schema, may_be_empty: bool) -> Schema:
         raise conversion_error("An object with no properties is not allowed.")
     rebuilt: Schema = {"type": "object"}
     rebuilt["properties"] = {name: _rebuild(child) for name, child in properties.items()}
-    _check_required(schema.get("required") or (), properties)
+    if schema.get("required") is not None:
+        _check_required(schema["required"], properties)
     if schema.get("additionalProperties"):
         raise conversion_error("additionalProperties should not be true")
     rebuilt["additionalProperties"] = False
@@ -195,7 +196,7 @@ def _rebuild_object(schema: Schema, may_be_empty: bool) -> Schema:
     return rebuilt
 
 
-def _check_required(names: Any, properties: Schema) -> None:
+def _check_required(names: list[str], properties: Schema) -> None:
     seen: set[str] = set()
     for name in names:
         if name not in properties:

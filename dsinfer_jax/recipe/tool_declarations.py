@@ -22,6 +22,7 @@ from dsinfer_jax.recipe.strict_schema import (
 from dsinfer_jax.recipe.values import conversion_error
 
 MAXIMUM_NAME_LENGTH = 128
+EMPTY = {"type": "object"}
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
 
 
@@ -55,7 +56,7 @@ def choose_tools(
     thinking: bool,
     null_is_empty: bool = True,
 ) -> ChosenTools:
-    """Check and normalise the declared tools, then apply the choice.
+    """Check the declared tools, rebuild strict ones, then apply the choice.
 
     ``choice`` is ``None``, ``auto``, ``none``, ``required`` or a dict with the ``name`` of a tool.
     ``null_is_empty``: parameters of null are ``{}``, else they are a bad schema.
@@ -67,10 +68,10 @@ def choose_tools(
     tools: list[ToolDefinition] = []
     names: set[str] = set()
     for tool in declared:
-        tools.append(checked_tool(tool, null_is_empty))
         if tool._name in names:
             raise conversion_error("Tool names must be unique.")
         names.add(tool._name)
+        tools.append(_checked(tool, null_is_empty))
     if choice is None or choice == "auto":
         return ChosenTools(tools, "auto")
     if isinstance(choice, dict):
@@ -86,16 +87,18 @@ def choose_tools(
     return ChosenTools(tools, "required")
 
 
-def checked_tool(tool: ToolDefinition, null_is_empty: bool) -> ToolDefinition:
-    """The tool with checked, or for a strict tool rebuilt, parameters."""
+def _checked(tool: ToolDefinition, null_is_empty: bool) -> ToolDefinition:
     parameters = tool._parameters
     if parameters is None and null_is_empty:
-        parameters = {}
-    elif tool._strict:
-        parameters = normalise_tool_parameters(parameters)
-    else:
-        check_parameters(tool._name, parameters)
-        return tool
+        return with_parameters(tool, normalise_tool_parameters(EMPTY) if tool._strict else {})
+    if tool._strict:
+        return with_parameters(tool, normalise_tool_parameters(parameters))
+    check_parameters(tool._name, parameters)
+    return tool
+
+
+def with_parameters(tool: ToolDefinition, parameters: Any) -> ToolDefinition:
+    """A copy of ``tool`` with other parameters."""
     return new_tool(tool._name, tool._description, parameters, tool._strict, tool._defer_loading)
 
 
