@@ -30,7 +30,7 @@ from dsinfer_jax.model.numerics import (
     rows_product,
 )
 from dsinfer_jax.model.observe import Observe, unobserved
-from dsinfer_jax.model.params import DraftParams, LayerParams, Params
+from dsinfer_jax.model.params import DraftParams, Params, at_layer
 from dsinfer_jax.model.plan import RowIndex
 from dsinfer_jax.model.rotary import inverse_frequencies, rotate
 from dsinfer_jax.model.trunk import (
@@ -78,7 +78,7 @@ def store_main_keys(
     slot, place = index.ring_place(ring, slots)
     window = cache.draft_window
     for stage in range(window.codes.shape[0]):
-        attention = jax.tree.map(lambda leaf, at=stage: leaf[at], params.layers.attention)
+        attention = at_layer(params.layers.attention, stage)
         keys = window_keys_of(hidden, positions, attention, frequencies, config, numerics)
         encoded = caches.encode_window(keys, numerics)
         observe("main_key", stage, caches.decode(encoded, numerics))
@@ -190,7 +190,7 @@ def draft_stage(
 ) -> Trunk:
     """One draft stage: a backbone layer whose window is the main keys and the block itself."""
     assert config.draft is not None and cache.draft_window is not None
-    weights: LayerParams = jax.tree.map(lambda leaf: leaf[stage], params.layers)
+    weights = at_layer(params.layers, stage)
     attention, frequencies = weights.attention, inverse_frequencies(config, WINDOW_RATIO)
 
     mixes = entry_mixes(trunk, weights.hc_attn, "attn", config, observe, stage)
@@ -203,7 +203,7 @@ def draft_stage(
     keys = window_keys_of(h, positions, attention, frequencies, config, numerics)
     keys = caches.decode(caches.encode_window(keys, numerics), numerics)
     keys = observe("draft_kv", stage, keys)
-    rings = jax.tree.map(lambda leaf: leaf[stage], cache.draft_window)
+    rings = at_layer(cache.draft_window, stage)
     main_keys = caches.decode(rings, numerics).reshape(-1, config.head_dim)
     context = sparse_attention(
         heads, jnp.concatenate([main_keys, keys]), *reach, None,

@@ -4,9 +4,7 @@
 different shapes. It knows no request, no scheduler, no mesh and no file.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 import jax
@@ -24,7 +22,7 @@ from dsinfer_jax.model.hyper_connection import collapse, head_weights
 from dsinfer_jax.model.indexer import Selection, select
 from dsinfer_jax.model.numerics import Numerics, product_float, rms_norm
 from dsinfer_jax.model.observe import Observe, unobserved
-from dsinfer_jax.model.params import LayerParams, Params
+from dsinfer_jax.model.params import LayerParams, Params, at_layer
 from dsinfer_jax.model.plan import Plan, RowIndex, row_index
 from dsinfer_jax.model.trunk import (
     Trunk,
@@ -94,16 +92,12 @@ def forward(
         embedded = embed(jnp.asarray(plan.token_ids), index.valid, params, numerics)
     flow = Flow(first_trunk(embedded, config), index, is_image)
 
-    # 4  layers; runs of plain layers are one scanned body each
+    # 4  layers, in segments: what a segment's first layer owns, then one body for all of it
     features: dict[int, Array] = {}
-    for run in layer_runs(config, scanned=observe is unobserved):
-        if len(run) == 1:
-            spec = run[0]
-            rows = engram_rows[spec.engram] if spec.engram is not None else None
-            flow, cache, features[spec.index] = layer(step, spec.index, spec, flow, cache, rows)
-        else:
-            flow, cache, run_features = scan_layers(step, run, flow, cache)
-            features.update(run_features)
+    for segment in layer_segments(config):
+        flow, cache = enter_segment(step, segment[0], flow, cache, engram_rows)
+        flow, cache, found = run_segment(step, segment, flow, cache)
+        features |= found
 
     # 5 to 7  collapse, norm, head of the wanted rows
     with jax.named_scope("head"):
@@ -115,63 +109,66 @@ def forward(
     return cache, StepResult(logits)
 
 
-def layer(
-    step: Step,
-    number: Array | int,
-    spec: LayerSpec,
-    flow: Flow,
-    cache: Cache,
-    engram_rows: Array | None,
-) -> tuple[Flow, Cache, Array]:
-    """One layer (steps 4a to 4j). Also returns the stream mean at its entry, a draft feature.
+def enter_segment(
+    step: Step, spec: LayerSpec, flow: Flow, cache: Cache, engram_rows: tuple[Array, ...]
+) -> tuple[Flow, Cache]:
+    """What only the first layer of a segment does, before its attention (steps 4a and 4b).
 
-    Args:
-        number: of the layer; traced in a scanned run, where `spec` is any layer of the run.
-        engram_rows: [rows, columns] int32 in engram layers.
+    N-gram memory, compressed keys and index keys of all rows, the step into the consumer half, and
+    the choice of keys that the segment's layers share.
     """
-    config, numerics, observe, params = step.config, step.numerics, step.observe, step.params
-    weights: LayerParams = jax.tree.map(lambda leaf: leaf[number], params.layers)
-    at = spec.index
-
     if spec.engram is not None:  # 4a
-        assert engram_rows is not None
         with jax.named_scope("engram"):
-            flow = add_memory(step, spec, flow, engram_rows)
-    trunk = flow.trunk
-    trunk = Trunk(observe("trunk_in", at, trunk.streams), observe("pre_in", at, trunk.pre))
-    h = sublayer_input(trunk, weights.attn_norm, weights.hc_attn, config, numerics)
-    h = observe("attn_in", at, h)
+            flow = add_memory(step, spec, flow, engram_rows[spec.engram])
     if spec.owns_kv or spec.owns_index_keys:
         with jax.named_scope("compressed_keys"):
-            flow, cache = store_compressed_keys(step, spec, h, flow, cache)
-    if at == config.first_consumer_layer:  # 4b
-        flow, trunk, h = enter_consumer_half(step, flow, trunk, h, cache)
+            flow, cache = store_compressed_keys(step, spec, flow, cache)
+    if spec.index == step.config.first_consumer_layer:  # 4b
+        flow = enter_consumer_half(step, flow, cache)
+    if spec.owns_index:
+        with jax.named_scope("index"):
+            flow = choose_keys(step, spec, flow, cache)
+    return flow, cache
+
+
+def layer(
+    step: Step, number: Array | int, spec: LayerSpec, trunk: Trunk, flow: Flow, cache: Cache
+) -> tuple[Trunk, Cache, Array]:
+    """The body of every layer (steps 4c to 4j), and the stream mean at its entry, a draft feature.
+
+    Args:
+        number: of the layer; traced in a scanned segment, where `spec` is its first layer.
+        flow: row index and chosen keys.
+    """
+    config, numerics, observe, at = step.config, step.numerics, step.observe, spec.index
+    weights = at_layer(step.params.layers, number)
+    trunk = Trunk(observe("trunk_in", at, trunk.streams), observe("pre_in", at, trunk.pre))
     feature = numerics.store(jnp.mean(trunk.streams.astype(jnp.float32), axis=1))
 
     # 4c to 4f  attention
     mixes = entry_mixes(trunk, weights.hc_attn, "attn", config, observe, at)
+    h = attention_input(step, weights, trunk, at)
     query = observe("q_lora", at, low_rank_query(h, weights.attention, config, numerics))
-    selection = flow.selection
-    if spec.owns_index:
-        with jax.named_scope("index"):
-            selection = select(
-                h, query, params, cache, step.plan, flow.index, spec,
-                selection.candidates if selection else None, config, numerics, observe,
-            )  # fmt: skip
     with jax.named_scope("attention"):
         y, cache = attention(
-            h, query, number, weights.attention, cache, step.plan, flow.index, spec, selection,
-            config, numerics, observe,
+            h, query, number, weights.attention, cache, step.plan, flow.index, spec,
+            flow.selection, config, numerics, observe,
         )  # fmt: skip
     trunk = write_back(observe("attn_out", at, y), trunk, mixes, numerics)
     trunk = trunk._replace(streams=observe("trunk_mid", at, trunk.streams))
 
     # 4g to 4j  mixture of experts
     trunk = expert_half(
-        trunk, number, weights, params.experts, config.num_experts_per_tok, flow.index.valid,
-        flow.is_image, config, numerics, observe, at,
+        trunk, number, weights, step.params.experts, config.num_experts_per_tok,
+        flow.index.valid, flow.is_image, config, numerics, observe, at,
     )  # fmt: skip
-    return replace(flow, trunk=trunk, selection=selection), cache, feature
+    return trunk, cache, feature
+
+
+def attention_input(step: Step, weights: LayerParams, trunk: Trunk, at: int) -> Array:
+    """The normed input of a layer's attention: [rows, hidden]."""
+    h = sublayer_input(trunk, weights.attn_norm, weights.hc_attn, step.config, step.numerics)
+    return step.observe("attn_in", at, h)
 
 
 def add_memory(step: Step, spec: LayerSpec, flow: Flow, rows: Array) -> Flow:
@@ -221,34 +218,45 @@ def hash_tokens(step: Step, cache: Cache, index: RowIndex) -> tuple[tuple[Array,
 
 
 def store_compressed_keys(
-    step: Step, spec: LayerSpec, h: Array, flow: Flow, cache: Cache
+    step: Step, spec: LayerSpec, flow: Flow, cache: Cache
 ) -> tuple[Flow, Cache]:
     """Compressed keys and index keys of all rows of the step, before anyone reads them."""
-    latents, numerics = flow.latents, step.numerics
+    latents, numerics, config = flow.latents, step.numerics, step.config
     if spec.owns_kv:
-        latents, cache = compress(h, step.params, cache, flow.index, spec, step.config, numerics)
+        weights = at_layer(step.params.layers, spec.index)
+        h = attention_input(step, weights, flow.trunk, spec.index)
+        latents, cache = compress(h, step.params, cache, flow.index, spec, config, numerics)
         step.observe("latent", spec.index, latents.values)
-        cache = store_main_keys(
-            latents, cache, step.plan, spec, step.config, numerics, step.observe
-        )
+        cache = store_main_keys(latents, cache, step.plan, spec, config, numerics, step.observe)
     assert latents is not None
     if spec.owns_index_keys:
         cache = store_index_keys(
-            latents, step.params, cache, step.plan, spec, step.config, numerics, step.observe
+            latents, step.params, cache, step.plan, spec, config, numerics, step.observe
         )
     return replace(flow, latents=latents), cache
 
 
-def enter_consumer_half(
-    step: Step, flow: Flow, trunk: Trunk, h: Array, cache: Cache
-) -> tuple[Flow, Trunk, Array]:
+def enter_consumer_half(step: Step, flow: Flow, cache: Cache) -> Flow:
     """Go on with the consumer rows: all of them, or in compact truncation the kept ones (7.4)."""
     ring = cache.window.codes.shape[2]
     index = row_index(step.plan.consumer, step.plan, step.config.sliding_window, ring)
-    is_image, kept = flow.is_image, step.plan.kept
+    trunk, is_image, kept = flow.trunk, flow.is_image, step.plan.kept
     if kept is not None:
-        trunk, h, is_image = jax.tree.map(lambda leaf: leaf[kept], (trunk, h, is_image))
-    return replace(flow, index=index, is_image=is_image), trunk, h
+        trunk, is_image = jax.tree.map(lambda leaf: leaf[kept], (trunk, is_image))
+    return replace(flow, index=index, trunk=trunk, is_image=is_image)
+
+
+def choose_keys(step: Step, spec: LayerSpec, flow: Flow, cache: Cache) -> Flow:
+    """Run the index source: the keys that this layer and the segment's others attend to."""
+    weights = at_layer(step.params.layers, spec.index)
+    h = attention_input(step, weights, flow.trunk, spec.index)
+    query = low_rank_query(h, weights.attention, step.config, step.numerics)
+    candidates = flow.selection.candidates if flow.selection else None
+    selection = select(
+        h, query, step.params, cache, step.plan, flow.index, spec, candidates,
+        step.config, step.numerics, step.observe,
+    )  # fmt: skip
+    return replace(flow, selection=selection)
 
 
 def store_draft_keys(
@@ -265,37 +273,42 @@ def store_draft_keys(
     )
 
 
-def layer_runs(config: ModelConfig, scanned: bool) -> Iterator[tuple[LayerSpec, ...]]:
-    """Layers in order: sources and engram layers alone, plain layers between them together.
+def layer_segments(config: ModelConfig) -> list[tuple[LayerSpec, ...]]:
+    """Layers in order, cut before every layer that owns something and where the ratio changes.
 
-    Plain layers of one run differ in their weights only. Layers that own something are unrolled:
-    each reads and writes caches of its own.
+    The layers of one segment differ in their weights only.
     """
-    for number, run in groupby(
-        enumerate(config.layers), key=lambda item: -1 if item[1].plain else item[0]
-    ):
-        specs = tuple(spec for _, spec in run)
-        if number != -1 or not scanned:
-            yield from ((spec,) for spec in specs)
+    segments: list[tuple[LayerSpec, ...]] = []
+    for spec in config.layers:
+        last = segments[-1] if segments else ()
+        if last and spec.plain and (spec.ratio, spec.consumer) == (last[0].ratio, last[0].consumer):
+            segments[-1] = (*last, spec)
         else:
-            for _, half in groupby(specs, key=lambda spec: (spec.consumer, spec.ratio)):
-                yield tuple(half)
+            segments.append((spec,))
+    return segments
 
 
-def scan_layers(
-    step: Step, run: tuple[LayerSpec, ...], flow: Flow, cache: Cache
+def run_segment(
+    step: Step, segment: tuple[LayerSpec, ...], flow: Flow, cache: Cache
 ) -> tuple[Flow, Cache, dict[int, Array]]:
-    """A run of plain layers as one compiled body. The cache travels in the carry, written in
-    place."""
+    """All layers of a segment as one compiled body, and the draft features among them.
+
+    The cache travels in the scan's carry, written in place. An observed step unrolls its layers.
+    """
     targets = step.config.draft.target_layer_ids if step.config.draft else ()
-    wanted = [spec.index for spec in run if spec.index in targets]
+    wanted = [spec.index for spec in segment if spec.index in targets]
+    trunk = flow.trunk
+    features: dict[int, Array] = {}
+    if step.observe is not unobserved or len(segment) == 1:
+        for spec in segment:
+            trunk, cache, features[spec.index] = layer(step, spec.index, spec, trunk, flow, cache)
+        return replace(flow, trunk=trunk), cache, {at: features[at] for at in wanted}
 
     def body(carry: tuple[Trunk, Cache], number: Array) -> tuple[tuple[Trunk, Cache], Any]:
-        trunk, cache = carry
-        after, cache, feature = layer(step, number, run[0], replace(flow, trunk=trunk), cache, None)
-        return (after.trunk, cache), feature if wanted else None
+        trunk, cache, feature = layer(step, number, segment[0], carry[0], flow, carry[1])
+        return (trunk, cache), feature if wanted else None
 
-    numbers = jnp.arange(run[0].index, run[-1].index + 1, dtype=jnp.int32)
-    (trunk, cache), features = lax.scan(body, (flow.trunk, cache), numbers)
-    first = run[0].index
-    return replace(flow, trunk=trunk), cache, {at: features[at - first] for at in wanted}
+    first = segment[0].index
+    numbers = jnp.arange(first, first + len(segment), dtype=jnp.int32)
+    (trunk, cache), by_layer = lax.scan(body, (trunk, cache), numbers)
+    return replace(flow, trunk=trunk), cache, {at: by_layer[at - first] for at in wanted}

@@ -15,7 +15,7 @@ from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.cache import Cache, Stored
 from dsinfer_jax.model.numerics import Numerics, product_bf16, product_fp8
 from dsinfer_jax.model.observe import Observe
-from dsinfer_jax.model.params import Params, Quantised
+from dsinfer_jax.model.params import Params, at_layer
 from dsinfer_jax.model.plan import Plan, RowIndex
 from dsinfer_jax.model.rotary import inverse_frequencies, rotate
 
@@ -50,7 +50,7 @@ def select(
     observe("index_q", layer, queries.heads)
     observe("index_w", layer, queries.weights)
     number = caches.index_key_sources(config, spec.ratio).index(spec.index_k_source)
-    pages = jax.tree.map(lambda leaf: leaf[number], cache.index[spec.ratio])
+    pages = at_layer(cache.index[spec.ratio], number)
 
     if spec.candidates == "restricted":
         assert candidates is not None
@@ -87,7 +87,7 @@ def index_queries(
     """Rotated, quantised queries per head and the weight of each head (model.md 6.2)."""
     assert params.indexers is not None
     source = config.index_source_layer_ids.index(spec.index)
-    wq_b = Quantised(params.indexers.wq_b.weight[source], params.indexers.wq_b.scale[source])
+    wq_b = at_layer(params.indexers.wq_b, source)
     heads = product_fp8(low_rank_query, wq_b, numerics)
     heads = heads.reshape(-1, config.index_n_heads, config.index_head_dim)
     positions = jnp.maximum(index.positions, 0)

@@ -12,15 +12,17 @@ This module knows no file and no mesh.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import product
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.tree_util import register_dataclass
 
 from dsinfer_jax.config import QUANTISATION_BLOCK, ModelConfig
 
 Array = jax.Array
+Tree = TypeVar("Tree")
 
 # stored dtype -> dtype in memory, of equal width: loading and saving never convert
 MEMORY_DTYPES = {
@@ -184,6 +186,15 @@ class Params:
     hashes: HashParams | None
     head_mix: HeadMixParams | None
     draft: DraftParams | None
+
+
+def at_layer(stacked: Tree, number: Array | int) -> Tree:
+    """One layer of a stacked tree; a static number slices, a traced one reads in place."""
+    if isinstance(number, int):
+        return jax.tree.map(lambda leaf: lax.index_in_dim(leaf, number, keepdims=False), stacked)
+    return jax.tree.map(
+        lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), stacked
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsinfer_jax._jax import jit
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.draft import draft_block, store_main_keys
 from dsinfer_jax.model.observe import Key, Recorder
@@ -15,7 +16,7 @@ from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import RowIndex, row_index
 from golden.reading import Tensors, grouped, prompts, read
 from golden.report import LOGITS_TOLERANCE, Report
-from golden.runner import COMPILER_OPTIONS, DECODE_SLOTS, Runner, Trace
+from golden.runner import DECODE_SLOTS, Runner, Trace
 
 CONFIDENCE_TOLERANCE = 1e-5
 SLOT = 3
@@ -36,8 +37,8 @@ class Drafter:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self._draft = jax.jit(self._block, compiler_options=COMPILER_OPTIONS)
-        self._store = jax.jit(self._main_keys, compiler_options=COMPILER_OPTIONS)
+        self._draft = jit(self._block)
+        self._store = jit(self._main_keys)
 
     def _block(
         self, params: Params, cache: caches.Cache, anchors: jax.Array, last: jax.Array

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
+from dsinfer_jax._jax import jit
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.forward import forward
@@ -15,7 +16,6 @@ from dsinfer_jax.model.observe import Key, Recorder
 from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import Bucket, Plan, Slice, Truncation, decode_plan, prefill_plan
 
-COMPILER_OPTIONS = {"xla_allow_excess_precision": False}
 DECODE_SLOTS = 8
 TILE_ROWS = 8
 OBSERVED = (
@@ -57,7 +57,7 @@ class Runner:
         self.table_width = 1 << (table - 1).bit_length()
         self.sizes = caches.CacheSizes(DECODE_SLOTS, DECODE_SLOTS * self.table_width)
         self.prefill_rows = min(256, -(-longest // TILE_ROWS) * TILE_ROWS)
-        self._step = jax.jit(self._forward, donate_argnums=1, compiler_options=COMPILER_OPTIONS)
+        self._step = jit(self._forward, donate=("cache",))
 
     def _forward(
         self, params: Params, cache: caches.Cache, plan: Plan, replacements: dict[Key, jax.Array]
