@@ -63,18 +63,31 @@ class Completion:
 
 
 class Markers:
-    """The branches of a stage in order. `entry` is the state on entry, `calm` the one without any
-    match after that."""
+    """The branches of a stage in order, and the states they have been in.
 
-    __slots__ = ("branches", "calm", "entry", "letters")
+    `entry` is the state on entry, `calm` the one without any match after that.
+    """
+
+    __slots__ = ("_known", "branches", "calm", "entry", "letters")
 
     def __init__(self, branches: tuple[Branch, ...]) -> None:
         self.branches = branches
         self.letters = frozenset("".join(branch.pattern for branch in branches) + "\n")
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], MarkerState] = {}
         zeros = (0,) * len(branches)
-        self.calm = MarkerState(self, zeros, zeros, False)
+        self.calm = self.state(zeros, zeros)
         has_leading = any(branch.leading for branch in branches)
         self.entry = MarkerState(self, zeros, zeros, True) if has_leading else self.calm
+
+    def state(self, matched: tuple[int, ...], runs: tuple[int, ...]) -> MarkerState:
+        """The one state with these matches and runs, none of them at the entry any more."""
+        key = matched, runs
+        state = self._known.get(key)
+        if state is None:
+            state = MarkerState(self, matched, runs, False)
+            if max(runs, default=0) <= _LONGEST_REMEMBERED_RUN:
+                self._known[key] = state
+        return state
 
 
 class MarkerState:
@@ -112,7 +125,9 @@ class MarkerState:
 
     def among(self, markers: Markers) -> MarkerState:
         """The same state for the same markers in another spelling."""
-        return MarkerState(markers, self._matched, self._runs, self._first)
+        if self._first:
+            return markers.entry
+        return markers.state(self._matched, self._runs)
 
     def advance(self, character: str) -> MarkerState | Completion:
         """Read a character that `next` does not hold yet."""
@@ -137,9 +152,7 @@ class MarkerState:
                 return Completion(branch, 1)
             matched.append(length)
             runs.append(run)
-        if not any(matched) and not any(runs):
-            return self._markers.calm
-        return MarkerState(self._markers, tuple(matched), tuple(runs), False)
+        return self._markers.state(tuple(matched), tuple(runs))
 
     def _read_branch(self, index: int, branch: Branch, character: str) -> tuple[int, int]:
         """The new match length and run of line breaks of one branch."""

@@ -48,13 +48,13 @@ class TokenTexts(dict[int, str | None]):
         self._fragments: dict[int, str] = {}
 
     def __missing__(self, token_id: int) -> str | None:
-        text = None
+        data = self._tokenizer.token_bytes.get(token_id)
+        if data is None:  # unknown ids are not remembered: their number has no bound
+            return None
+        text: str | None = None
         if self.is_byte_level and token_id not in self._tokenizer.added_tokens:
-            try:
-                text = self._tokenizer.token_bytes.get(token_id, b"").decode() or None
-            except UnicodeDecodeError:
-                text = None
-            if text is not None and text.endswith(REPLACEMENT):
+            text = data.decode(errors="replace")
+            if not text or REPLACEMENT in text:
                 text = None
         self[token_id] = text
         return text
@@ -72,16 +72,20 @@ class TokenTexts(dict[int, str | None]):
     def _scored(self, token_id: int, score: float) -> str:
         fragment = self._fragments.get(token_id)
         if fragment is None:
-            data = self._tokenizer.token_bytes.get(token_id, b"")
-            try:
-                token = data.decode()
-            except UnicodeDecodeError:
-                token = "".join(f"\\x{byte:02x}" for byte in data)
-            # "%" marks the place of the score; the token itself may hold any character.
-            name = quote(token).replace("%", "%%")
-            fragment = f'"token":{name},"logprob":%s,"bytes":[{",".join(map(str, data))}]'
-            self._fragments[token_id] = fragment
+            fragment = _fragment(self._tokenizer.token_bytes.get(token_id, b""))
+            if token_id in self._tokenizer.token_bytes:
+                self._fragments[token_id] = fragment
         return fragment % single_precision(score)
+
+
+def _fragment(data: bytes) -> str:
+    """The members of a log probability entry, with `%s` in the place of the number."""
+    try:
+        token = data.decode()
+    except UnicodeDecodeError:
+        token = "".join(f"\\x{byte:02x}" for byte in data)
+    name = quote(token).replace("%", "%%")
+    return f'"token":{name},"logprob":%s,"bytes":[{",".join(map(str, data))}]'
 
 
 @lru_cache(maxsize=4)
