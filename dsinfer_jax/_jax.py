@@ -4,8 +4,10 @@ All use of jax that changed between 0.10 and 0.12 goes through this module, and 
 options, so that no program can forget them.
 """
 
+import threading
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,17 +47,22 @@ class CompileEvents:
 
     Attributes:
         programs: programs handed to the compiler, those found in the persistent cache included.
-        from_cache: those of them that were found in the persistent cache.
+        hits: those of them that were found in the persistent cache, by the thread that compiled.
     """
 
     programs: int = 0
-    from_cache: int = 0
+    hits: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def hits_of_thread(self) -> int:
+        """Programs that the calling thread found in the persistent cache."""
+        return self.hits[threading.get_ident()]
 
     def _on_duration(self, event: str, duration_secs: float, **_: str | int) -> None:
         self.programs += event == _BACKEND_COMPILE
 
     def _on_event(self, event: str, **_: str | int) -> None:
-        self.from_cache += event == _CACHE_HIT
+        self.hits[threading.get_ident()] += event == _CACHE_HIT
 
 
 @cache

@@ -16,7 +16,7 @@ from dsinfer_jax.generate.output import TextWriter
 from dsinfer_jax.settings import NUMERICS, SETTINGS, SettingError, read_settings
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAM_CACHE = ROOT / ".cache" / "test-programs"  # shared with tests/engine
+PROGRAM_CACHE = ROOT / ".cache" / "test-programs"  # of tests/conftest.py
 
 
 @pytest.fixture(autouse=True)

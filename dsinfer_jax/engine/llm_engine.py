@@ -86,6 +86,11 @@ class LLMEngine:
         return self._programs.report
 
     @property
+    def program_seconds(self) -> float:
+        """How long it took to prepare all programs."""
+        return self._programs.seconds
+
+    @property
     def memory(self) -> MemoryStats:
         return MemoryStats(
             weights=tree_bytes(self._params),

@@ -7,8 +7,11 @@ log-probabilities and failure marks come back.
 A program knows no request: it takes a plan and the draws of its output rows.
 """
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +32,9 @@ from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import Bucket, Plan, Slice, decode_plan, prefill_plan
 
 Array = jax.Array
+
+_COMPILE_THREADS = 2
+_COMPILE_STACK_BYTES = 64 << 20  # the compiler recurses over large graphs
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,20 @@ class ProgramReport:
 
 
 @dataclass(frozen=True)
+class _Shape:
+    """A program to build; `example` is a plan of its bucket, for structure and shapes."""
+
+    name: str
+    bucket: Bucket
+    example: Plan
+
+
+@dataclass(frozen=True)
 class _Program:
     compiled: Any
     packing: Packing
     bucket: Bucket
+    report: ProgramReport
 
 
 class Programs:
@@ -73,6 +89,10 @@ class Programs:
     Args:
         params: the weights, or their abstract tree: only shapes matter here.
         progress: called with one line before each program compiles.
+
+    Attributes:
+        report: the start-up report, one entry for each program.
+        seconds: how long all of them took together.
     """
 
     def __init__(
@@ -84,36 +104,25 @@ class Programs:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self._config, self._sizes = config, sizes
-        self.report: list[ProgramReport] = []
         abstract_params = jax.tree.map(_abstract, params)
         abstract_cache = model_cache.abstract(config, sizes.cache_sizes, numerics)
 
-        def build(name: str, bucket: Bucket, example: Plan) -> _Program:
+        def build(shape: _Shape) -> _Program:
             if progress is not None:
-                progress(f"preparing the program {name!r}")
-            packing = Packing((example, idle_draws(bucket.outputs)))
+                progress(f"preparing the program {shape.name!r}")
+            packing = Packing((shape.example, idle_draws(shape.bucket.outputs)))
             step = _step_function(packing, config, numerics)
-            abstract_inputs = jax.ShapeDtypeStruct((packing.size,), jnp.int32)
-            compiled, report = _compile(
-                name, bucket, step, abstract_params, abstract_cache, abstract_inputs
-            )
-            self.report.append(report)
-            return _Program(compiled, packing, bucket)
+            inputs = jax.ShapeDtypeStruct((packing.size,), jnp.int32)
+            compiled, report = _compile(shape, step, abstract_params, abstract_cache, inputs)
+            return _Program(compiled, packing, shape.bucket, report)
 
-        self._prefill = {}
-        for rows in sizes.prefill_rows:
-            bucket = sizes.prefill_bucket(rows)
-            empty = prefill_plan([], bucket, config, sizes.truncation)
-            self._prefill[rows] = build(f"prefill {rows}", bucket, empty)
-        bucket = sizes.decode_bucket
-        idle = decode_plan(
-            np.zeros((sizes.slots, sizes.query_rows), np.int32),
-            np.full(sizes.slots, -1, np.int32),
-            np.zeros((sizes.slots, sizes.table_width), np.int32),
-            config,
-        )
-        name = f"decode {sizes.slots} x {sizes.query_rows}"
-        self._decode = build(name, bucket, idle)
+        start = time.perf_counter()
+        shapes = [*_prefill_shapes(config, sizes), _decode_shape(config, sizes)]
+        with _compile_threads() as threads:
+            *prefill, self._decode = threads.map(build, shapes)
+        self._prefill = dict(zip(sizes.prefill_rows, prefill))
+        self.report = [program.report for program in (*prefill, self._decode)]
+        self.seconds = time.perf_counter() - start
 
     def prefill(
         self, params: Params, cache: Cache, rows: int, slices: Sequence[Slice], draws: Draws
@@ -153,6 +162,33 @@ def read_sample(packed: Array) -> Sample:
     return Sample(token_ids, logprobs.view(np.float32), failed != 0)
 
 
+def _prefill_shapes(config: ModelConfig, sizes: EngineConfig) -> Iterator[_Shape]:
+    for rows in sizes.prefill_rows:
+        bucket = sizes.prefill_bucket(rows)
+        yield _Shape(f"prefill {rows}", bucket, prefill_plan([], bucket, config, sizes.truncation))
+
+
+def _decode_shape(config: ModelConfig, sizes: EngineConfig) -> _Shape:
+    idle = decode_plan(
+        np.zeros((sizes.slots, sizes.query_rows), np.int32),
+        np.full(sizes.slots, -1, np.int32),
+        np.zeros((sizes.slots, sizes.table_width), np.int32),
+        config,
+    )
+    return _Shape(f"decode {sizes.slots} x {sizes.query_rows}", sizes.decode_bucket, idle)
+
+
+@contextmanager
+def _compile_threads() -> Iterator[Executor]:
+    """Two threads: one program is traced while another compiles. Large graphs need large stacks."""
+    before = threading.stack_size(_COMPILE_STACK_BYTES)
+    try:
+        with ThreadPoolExecutor(_COMPILE_THREADS) as threads:
+            yield threads
+    finally:
+        threading.stack_size(before)
+
+
 def _step_function(packing: Packing, config: ModelConfig, numerics: Numerics) -> Callable[..., Any]:
     def step(params: Params, cache: Cache, inputs: Array) -> tuple[Cache, Array]:
         plan, draws = packing.unpack(inputs)
@@ -171,21 +207,19 @@ def _run(
     return program.compiled(params, cache, inputs)
 
 
-def _compile(
-    name: str, bucket: Bucket, step: Callable[..., Any], *arguments: Any
-) -> tuple[Any, ProgramReport]:
+def _compile(shape: _Shape, step: Callable[..., Any], *arguments: Any) -> tuple[Any, ProgramReport]:
     events = _jax.compile_events()
-    hits = events.from_cache
+    hits = events.hits_of_thread
     start = time.perf_counter()
     lowered = _jax.jit(step, donate=("cache",)).lower(*arguments)
     traced = time.perf_counter()
     compiled = lowered.compile()
     report = ProgramReport(
-        name=name,
-        bucket=bucket,
+        name=shape.name,
+        bucket=shape.bucket,
         trace_seconds=traced - start,
         compile_seconds=time.perf_counter() - traced,
-        from_cache=events.from_cache > hits,
+        from_cache=events.hits_of_thread > hits,
         temporary_bytes=int(compiled.memory_analysis().temp_size_in_bytes),
     )
     return compiled, report

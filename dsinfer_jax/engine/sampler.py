@@ -125,9 +125,7 @@ def _draw(logits: Array, draws: Draws) -> Array:
         lambda: jnp.ones(logits.shape, bool),
     )
     sums = jnp.cumsum(jnp.where(kept, mass, 0), axis=-1, dtype=jnp.uint32)
-    words = random_words(
-        jnp.asarray(draws.seeds), jnp.asarray(draws.positions), Purpose.FRESH
-    )
+    words = random_words(jnp.asarray(draws.seeds), jnp.asarray(draws.positions), Purpose.FRESH)
     # word / 2^32 of the total: a token's share of the words is off by less than 2^-31
     target = _high_product(words, sums[:, -1])
     return jnp.argmax(sums > target[:, None], axis=-1).astype(jnp.int32)
