@@ -97,7 +97,8 @@ def stats_lines(engine: "LLMEngine", load_seconds: float, first_token_seconds: f
             f"{phase.tokens_per_second:.1f} tokens/s"
             for name, phase in (("prefill", prefill), ("decode", decode))
         ),
-        f"programs  {len(report)} in {engine.program_seconds:.1f} s, {cached} of them from the compilation cache",
+        f"programs  {len(report)} in {engine.program_seconds:.1f} s, {cached} of them from the "
+        "compilation cache",
         *(f"          {entry}" for entry in report),
         f"memory    weights {memory.weights / 1e6:.1f} MB, cache {memory.cache / 1e6:.1f} MB, "
         f"temporaries {memory.temporaries / 1e6:.1f} MB, peak of the process "

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinfer_jax import demo
@@ -19,6 +19,7 @@ def ids_of(data: bytes) -> list[int]:
     return [BYTE_IDS[bytes([byte])] for byte in data]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_text_returns_whole(text: str) -> None:
     bos, *ids = CODEC.encode(text)
@@ -27,6 +28,7 @@ def test_text_returns_whole(text: str) -> None:
     assert "".join(writer.add([token]) for token in ids) + writer.add([], last=True) == text
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.data())
 def test_any_cut_of_any_bytes_gives_the_same_text(data: bytes, draw: st.DataObject) -> None:
     ids = ids_of(data)
