@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from dsinfer_jax.recipe.custom_tool_input import CustomToolInput
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_values import quote
 from dsinfer_jax.recipe.light_values import LightOutput
-from dsinfer_jax.recipe.responses_items import CustomToolInput, ItemKind, OutputItem
+from dsinfer_jax.recipe.responses_items import ItemKind, OutputItem
 from dsinfer_jax.recipe.responses_object import (
     ResponsesEcho,
     ResponseState,

@@ -40,6 +40,8 @@ _FIRST_STAGES = {
     ThinkingInitialStage.ContentContinuation: "content",
 }
 
+_FINISHED = "stream processor has finished"
+_CLOSED = "stream processor is closed"
 _PARTIAL_MARKER = Action(Effect.IGNORE, place="partial_marker")
 
 
@@ -55,11 +57,10 @@ class StreamProcessor(LightValue):
     """
 
     __slots__ = (
-        "_closed",
         "_completion_tokens",
         "_counts_reasoning",
         "_dsml",
-        "_finished",
+        "_ended",
         "_grammar",
         "_parser",
         "_plain",
@@ -105,7 +106,8 @@ class StreamProcessor(LightValue):
             keep_reasoning=self._counts_reasoning,
         )
         self._start = StreamStart()
-        self._started = self._finished = self._closed = False
+        self._started = False
+        self._ended: str | None = None  # why nothing can be pushed any more
         self._completion_tokens = 0
         self._plain: Callable[[str], list[Any]] | None = None
         self._wake_stage: Stage | None = None
@@ -114,7 +116,7 @@ class StreamProcessor(LightValue):
     @property
     def finished(self) -> bool:
         """Whether the stream ended normally and was not closed since."""
-        return self._finished and not self._closed
+        return self._ended is _FINISHED
 
     @property
     def report(self) -> StreamReport:
@@ -144,12 +146,15 @@ class StreamProcessor(LightValue):
                 if text and self._wake_ids(text) is None:
                     self._completion_tokens += len(chunk._value)
                     return plain(text)
-        if self._closed:
-            raise RuntimeError("stream processor is closed")
-        if self._finished:
-            raise RuntimeError("stream processor has finished")
+        if self._ended is not None:
+            raise RuntimeError(self._ended)
         if kind == "text":
-            events = self._push_text(chunk)
+            events = [] if self._started else self._begin()
+            self._completion_tokens += chunk._detail
+            text = chunk._value
+            self._sender.push(text, self._parser.feed(text), None, False, events)
+            if self._sender.stop_sequence is not None:
+                return self._stop(events)
         elif kind == "tokens":
             events = self._push_tokens(chunk)
         elif kind == "finish":
@@ -161,30 +166,22 @@ class StreamProcessor(LightValue):
 
     def finish(self) -> list[Any]:
         """End a stream that had no finish chunk; nothing after the end, an error after `close`."""
-        if self._closed:
-            raise RuntimeError("stream processor is closed")
-        return [] if self._finished else self._end("stop", after_calls=False)
+        if self._ended is _CLOSED:
+            raise RuntimeError(_CLOSED)
+        return [] if self._ended else self._end("stop", after_calls=False)
 
     def ping(self) -> list[Any]:
         """An event for a connection that has been quiet for a while (an extension).
 
         Messages has one; in the other dialects, and outside a running stream, there is none.
         """
-        running = self._started and not self._finished and not self._closed
-        return self._writer.ping() if running else []
+        return self._writer.ping() if self._started and self._ended is None else []
 
     def close(self) -> None:
         """Give up: no further events, whatever waits is lost."""
-        self._closed = True
+        self._ended = _CLOSED
         self._plain = None
         self._sender.discard()
-
-    def _push_text(self, chunk: InferenceChunk) -> list[Any]:
-        text = chunk._value
-        events = [] if self._started else self._begin()
-        self._completion_tokens += chunk._detail
-        self._sender.push(text, self._parser.feed(text), None, False, events)
-        return events if self._sender.stop_sequence is None else self._stop(events)
 
     def _push_ready(self, chunk: InferenceChunk) -> list[Any]:
         if self._started:  # only the first counts
@@ -243,7 +240,7 @@ class StreamProcessor(LightValue):
     def _finish_stream(self, reason: FinishReason) -> list[Any]:
         if not self._sender.answered and not self._sender.calls:
             self._report.broken["empty_answer"] += 1
-        self._finished = True
+        self._ended = _FINISHED
         self._plain = None
         reasoning_tokens = None
         if self._tokenizer is not None and self._counts_reasoning:
@@ -263,11 +260,7 @@ class StreamProcessor(LightValue):
     def _choose_plain(self) -> None:
         """Choose what the fast path does with a piece that holds no marker, if it may be used."""
         parser = self._parser
-        if (
-            not parser.is_idle
-            or self._finished
-            or (self._reader is not None and self._reader.waiting)
-        ):
+        if not parser.is_idle or self._ended or (self._reader and self._reader.waiting):
             self._plain = None
             return
         stage = parser.stage
