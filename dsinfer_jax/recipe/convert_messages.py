@@ -46,6 +46,7 @@ from dsinfer_jax.recipe.tool_declarations import (
     check_name,
     choose_tools,
     output_constraint,
+    unknown_tool,
 )
 from dsinfer_jax.recipe.values import conversion_error
 
@@ -76,6 +77,8 @@ def convert_messages(body: Body, options: ConversionOptions) -> ConversationRequ
         fill_reasoning(messages)
     if not body["messages"]:
         raise conversion_error("messages: at least one message is required")
+    if isinstance(choice, dict) and body.get("tools") and not declared:
+        raise unknown_tool(choice["name"])
     chosen = choose_tools(declared, choice, thinking, null_is_empty=False)
     stops = stop_sequences(body.get("stop_sequences"))
     inference = _inference_options(body, options, version, thinking, chosen)

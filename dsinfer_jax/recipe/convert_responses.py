@@ -81,7 +81,7 @@ def convert_responses(body: Body, options: ConversionOptions) -> ConversationReq
             "Response input messages must contain the word 'json' in some form to use "
             "'text.format' of type 'json_object'."
         )
-    check_strict_mix(chosen.tools, answer is not None)
+    check_strict_mix(chosen.tools, answer_format is not TEXT_FORMAT)
     messages = _with_normalised_tools(messages, chosen)
     inference = _inference_options(body, options, version, thinking, chosen, answer_format)
     request = object.__new__(ConversationRequest)

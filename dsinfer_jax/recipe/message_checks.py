@@ -50,7 +50,7 @@ def fill_reasoning(messages: Sequence[Message]) -> None:
 
 
 def without_added_tools(messages: Sequence[Message]) -> list[Message]:
-    """The messages when no tool may be called; system messages that only added some are left out."""
+    """The messages when no tool may be called; what only added tools is left out."""
     kept: list[Message] = []
     for message in messages:
         if isinstance(message, SystemMessage) and message._tools:

@@ -28,7 +28,7 @@ from dsinfer_jax.recipe.request_body import read_detail, read_effort, read_u8, r
 _INPUT_IMAGE = Record(
     "struct ResponsesInputImage",
     image_url=optional(read_string),
-    file_id=optional(read_string),
+    file_id=Field(read_string, required=False, null_is_absent=True, may_be_left_out=True),
     detail=optional(read_detail),
 )
 _TEXT_ONLY = {"text": required(read_string)}

@@ -19,7 +19,7 @@ from dsinfer_jax.recipe.strict_schema import (
     normalise_response_schema,
     normalise_tool_parameters,
 )
-from dsinfer_jax.recipe.values import conversion_error
+from dsinfer_jax.recipe.values import ConversionError, conversion_error
 
 MAXIMUM_NAME_LENGTH = 128
 EMPTY = {"type": "object"}
@@ -78,13 +78,18 @@ def choose_tools(
         name = choice["name"]
         tools = [tool for tool in tools if tool._name == name]
         if not tools:
-            raise conversion_error(
-                f"Invalid value for 'tool_call': no function named '{name}' "
-                "was specified in the 'tools' parameter."
-            )
+            raise unknown_tool(name)
     if thinking:
         raise conversion_error("Thinking mode does not support this tool_choice")
     return ChosenTools(tools, "required")
+
+
+def unknown_tool(name: str) -> ConversionError:
+    """The error of a choice that names a tool which is not declared."""
+    return conversion_error(
+        f"Invalid value for 'tool_call': no function named '{name}' "
+        "was specified in the 'tools' parameter."
+    )
 
 
 def _checked(tool: ToolDefinition, null_is_empty: bool) -> ToolDefinition:
