@@ -54,6 +54,14 @@ def test_one_choice_is_the_official_stream(streams: Streams) -> None:
     assert streams.run(run, processor) == streams.run(run)
 
 
+def test_a_request_for_choices_gives_that_many_generators() -> None:
+    options = recipe.ConversionOptions(maximum_choices=4)
+    body = {"model": "DeepSeek-V4.1-Flash", "messages": [{"role": "user", "content": "x"}], "n": 3}
+    request = recipe.ChatCompletionRequest(body).convert(options)
+    generator = recipe.ChatCompletionRequest.chunk_generator(request, "I", "M")
+    assert len(generator.with_choices(request.choices)) == 3
+
+
 @pytest.mark.parametrize(("n", "error"), [(0, ValueError), (-1, OverflowError), ("a", TypeError)])
 def test_the_number_of_choices_is_checked(streams: Streams, n: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
