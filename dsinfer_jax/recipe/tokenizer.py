@@ -30,7 +30,7 @@ KNOWN_SPLITS = (
 # to the word after it. Before a Chinese character that follows none: its run is split off first.
 SAFE_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=[\n。，、；：？！])(?=[一-龥])")
 
-PART_CHARACTERS = 8_192
+PART_CHARACTERS = 4_096
 CACHE_CHARACTERS = 8_000_000
 
 
@@ -147,6 +147,12 @@ class PlainEncoder:
             ids if ids is not None else encoded.get(stretch, ())
             for stretch, ids in zip(stretches, found)
         ]
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        with self._lock:
+            self._cache.clear()
+            self._cache_characters = 0
 
     def _encode_new(self, stretches: list[str]) -> dict[str, array[int]]:
         parts: list[str] = []
