@@ -71,6 +71,7 @@ class LLM:
             numerics = POLICIES[numerics]
         self.config, self.codec = config, codec
         self.engine = LLMEngine(config, params, numerics, sizes, progress)
+        self._running = False  # deltas are told apart by their place in one call
 
     @classmethod
     def from_pretrained(cls, model: str | Path, **options: Any) -> "LLM":
@@ -114,7 +115,8 @@ class LLM:
         """Like `generate`, but yields what each step added, for all prompts as it comes.
 
         The last delta of each prompt has its finish reason and the whole output. Closing the
-        iterator early aborts what still runs.
+        iterator early aborts what still runs. One call runs at a time: another one before the end
+        raises RuntimeError.
         """
         return self._run(self._requests(prompts, sampling_params))
 
@@ -149,8 +151,13 @@ class LLM:
         ]
 
     def _run(self, requests: list[Request]) -> Iterator[Delta]:
+        if self._running:
+            raise RuntimeError(
+                "the model is busy with another call; finish its stream, or close it, first"
+            )
         writers = [Detokeniser(self.codec) if self.codec else None for _ in requests]
         texts = [""] * len(requests)
+        self._running = True
         try:
             for delta in self._deltas(requests):
                 text = _new_text(delta, writers[delta.index])
@@ -160,6 +167,7 @@ class LLM:
                     output = _output(requests[delta.index], texts[delta.index])
                 yield replace(delta, text=text, output=output)
         finally:
+            self._running = False
             for request in requests:
                 self.engine.abort_request(request)
 

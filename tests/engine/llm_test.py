@@ -140,6 +140,8 @@ def test_an_abandoned_stream_frees_everything(tiny_llm: LLM) -> None:
     stream = tiny_llm.stream([prompt(50), prompt(500), *[prompt(9)] * 20], GREEDY)
     for _ in range(3):
         next(stream)
+    with pytest.raises(RuntimeError, match="busy with another call"):
+        tiny_llm.generate("a")
     stream.close()
     assert not tiny_llm.engine.has_unfinished_requests()
     assert not tiny_llm.generate(prompt(20), GREEDY)[0].error
