@@ -11,17 +11,16 @@ the stored input, in two ways.
   row: stream mixing, norms, projections, experts, head.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
 from dsinfer_jax.kernels import index_scores
-from dsinfer_jax.model.plan import Plan, decode_plan
+from dsinfer_jax.model.observe import Key
 from golden.reading import Tensors, prompts
 from golden.report import Report
-from golden.runner import Replacements, Runner, Trace
+from golden.runner import DECODE_SLOTS, Replacements, Runner, Trace
 from golden.sequences import LATENT_VALUES, split_name
 
 UNEQUAL_ROWS_TOLERANCE = 0.02  # choices that a flipped code may move
@@ -37,12 +36,25 @@ ROW_VALUES = (
     "ffn_in", "router_logits", "router_scores", "router_ids", "router_weights", "shared_out",
     "moe_out", "trunk_out", "final_hidden", "final_norm", "logits", "draft_features",
 )  # fmt: skip
+ROW_INPUTS = (
+    *(name for name in ROW_VALUES if not name.startswith(("final", "logits", "draft"))),
+    "attn_out", "engram_rows", "engram_trunk_in",
+)  # fmt: skip
 DECODED_SHARE = 7 / 8  # of a sequence's rows, from its end
 
 
 def check_layers(folder: Path, runner: Runner, label: str, report: Report) -> None:
     """Every per-prompt file of a rounded set."""
-    for name, golden in prompts(folder):
+    files = list(prompts(folder))
+    kinds: dict[Key, tuple[tuple[int, ...], np.dtype]] = {}
+    for _, golden in files:
+        for key, value in _stored_rows(golden, runner).items():
+            if key[0] in ROW_INPUTS:
+                kinds[key] = (value.shape[1:], value.dtype)
+    # one program serves all rows and all decode steps, another all prefills
+    runner.decode_kinds = kinds
+    runner.prefill_kinds = {key: kind for key, kind in kinds.items() if key[0] in INPUTS}
+    for name, golden in files:
         _check_rows(golden, runner, f"{label} rows", name, report)
         _check_selection(golden, runner, f"{label} selection", name, report)
         inputs = _stored_inputs(golden)
@@ -110,20 +122,17 @@ def _compare(
         report.exact(f"{group} engram_rows", got, want, where)
 
 
-def _check_rows(golden: Tensors, runner: Runner, group: str, where: str, report: Report) -> None:
-    """Feed the saved rows with every stored value in place, and compare what is computed from
-    them."""
+def _stored_rows(golden: Tensors, runner: Runner) -> dict[Key, np.ndarray]:
+    """Every row-local value the file has at its saved positions."""
     positions = golden["positions"]
-    stored: dict[tuple[str, int], np.ndarray] = {}
+    stored: dict[Key, np.ndarray] = {}
     for name, value in golden.items():
         layer, kind = split_name(name)
         if kind in LATENT_VALUES or kind.endswith(("_all", ".rows", "_scores")):
             continue
-        if kind in ("ids", "positions", "logits"):
-            continue
         if len(value) == len(golden["ids"]):
             value = value[positions]
-        if len(value) == len(positions):
+        if kind not in ("ids", "positions") and len(value) == len(positions):
             stored["trunk_in" if kind == "engram_trunk_out" else kind, layer] = value
     for layer in range(1, runner.config.num_hidden_layers):  # left out where it is the same
         previous = stored.get(("trunk_out", layer - 1))
@@ -132,37 +141,38 @@ def _check_rows(golden: Tensors, runner: Runner, group: str, where: str, report:
             stored["trunk_in", layer] = previous
     for layer in runner.config.engram.layer_ids if runner.config.engram else ():
         stored["engram_rows", layer] = golden[f"layer.{layer}.engram_rows_all"][positions]
+    return stored
 
-    plan, rows = _plan_of_rows(runner, golden["ids"][positions], positions)
-    given = {}
-    for (kind, layer), value in stored.items():
-        if kind in ROW_VALUES or kind in ("attn_out", "engram_rows", "engram_trunk_in"):
-            if kind in ("draft_features", "final_hidden", "final_norm", "ngram_ids"):
-                continue
-            padded = np.zeros((rows, *value.shape[1:]), value.dtype)
-            padded[: len(value)] = value
-            given[kind, layer] = padded
-    _, recorded = runner.run(runner.new_cache(), plan, given)
-    stored["logits", -1] = golden["logits"]
+
+def _check_rows(golden: Tensors, runner: Runner, group: str, where: str, report: Report) -> None:
+    """Feed the saved rows with every stored value in place; compare what is computed from them.
+
+    Each row takes a decode slot of its own: only operations local to a row are compared.
+    """
+    positions, stored = golden["positions"], _stored_rows(golden, runner)
+    computed: list[dict[Key, np.ndarray]] = []
+    cache = runner.new_cache()
+    for start in range(0, len(positions), DECODE_SLOTS):
+        some = range(start, min(start + DECODE_SLOTS, len(positions)))
+        given = {
+            key: value[some.start : some.stop]
+            for key, value in stored.items()
+            if key in runner.decode_kinds
+        }
+        ids = golden["ids"][positions[some.start : some.stop]]
+        slots = range(len(some))
+        plan = runner.decode_plan(ids, positions[some.start : some.stop], slots)
+        cache, recorded = runner.run(cache, plan, given, runner.decode_kinds)
+        computed += [{key: rows[slot] for key, rows in recorded.items()} for slot in slots]
     for key, want in stored.items():
-        if key[0] not in ROW_VALUES or key not in recorded:
+        if key[0] not in ROW_VALUES or key not in computed[0]:
             continue
-        got, at = recorded[key][: len(want)], f"{where} layer {key[1]}"
+        got = np.stack([row[key] for row in computed])
+        at = f"{where} layer {key[1]}"
         if key[0] == "router_ids":
             report.choices(f"{group} router_ids", got, want, None, at, UNEQUAL_ROWS_TOLERANCE)
         else:
             report.rows(f"{group} {key[0]}", got, want, at)
-
-
-def _plan_of_rows(runner: Runner, ids: np.ndarray, positions: np.ndarray) -> tuple[Plan, int]:
-    """A plan whose rows stand at any positions, each a slice of its own: for row-local
-    operations."""
-    rows = -(-len(ids) // 8) * 8
-    tokens, start = np.zeros((rows, 1), np.int32), np.full(rows, -1, np.int32)
-    tokens[: len(ids), 0], start[: len(ids)] = ids, positions
-    tables = np.tile(runner.blocks(0), (rows, 1))
-    plan = decode_plan(tokens, start, tables, runner.config)
-    return replace(plan, slots=np.zeros(rows, np.int32)), rows
 
 
 def _check_selection(

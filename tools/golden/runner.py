@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dsinfer_jax._jax import jit
@@ -27,7 +28,9 @@ OBSERVED = (
     "final_hidden", "final_norm", "draft_features",
 )  # fmt: skip
 WHOLE = Truncation()
-Replacements = Mapping[Key, np.ndarray]  # [sequence length, ...]: a value for every position
+Replacements = Mapping[Key, np.ndarray]  # [rows, ...]: what to go on with instead
+Optional = tuple[jax.Array, jax.Array]  # a replacement, and whether it is to be used
+Kinds = Mapping[Key, tuple[tuple[int, ...], np.dtype]]  # row shape and dtype
 
 
 @dataclass
@@ -52,7 +55,8 @@ class Runner:
         self, config: ModelConfig, params: Params, numerics: Numerics, longest: int
     ) -> None:
         self.config, self.params, self.numerics = config, params, numerics
-        self.longest = longest
+        self.prefill_kinds: Kinds = {}  # what may be replaced in a prefill step
+        self.decode_kinds: Kinds = {}
         table = -(-longest // CACHE_BLOCK_TOKENS)
         self.table_width = 1 << (table - 1).bit_length()
         self.sizes = caches.CacheSizes(DECODE_SLOTS, DECODE_SLOTS * self.table_width)
@@ -60,10 +64,18 @@ class Runner:
         self._step = jit(self._forward, donate=("cache",))
 
     def _forward(
-        self, params: Params, cache: caches.Cache, plan: Plan, replacements: dict[Key, jax.Array]
+        self, params: Params, cache: caches.Cache, plan: Plan, replaced: dict[Key, Optional]
     ) -> tuple[caches.Cache, dict[Key, jax.Array]]:
-        recorder = Recorder(OBSERVED, replacements)
-        cache, result = forward(params, cache, plan, self.config, self.numerics, recorder)
+        recorder = Recorder(OBSERVED)
+
+        def observe(name: str, layer: int, value: jax.Array) -> jax.Array:
+            value = recorder(name, layer, value)
+            if (name, layer) not in replaced:
+                return value
+            given, use = replaced[name, layer]
+            return jnp.where(use, given.astype(value.dtype), value)
+
+        cache, result = forward(params, cache, plan, self.config, self.numerics, observe)
         return cache, recorder.recorded | {("logits", -1): result.logits}
 
     def new_cache(self) -> caches.Cache:
@@ -74,9 +86,17 @@ class Runner:
         return np.arange(self.table_width, dtype=np.int32) + slot * self.table_width
 
     def run(
-        self, cache: caches.Cache, plan: Plan, replacements: dict[Key, np.ndarray]
+        self, cache: caches.Cache, plan: Plan, given: Replacements, kinds: Kinds
     ) -> tuple[caches.Cache, dict[Key, np.ndarray]]:
-        cache, recorded = self._step(self.params, cache, plan, replacements)
+        """One step. Every key of `kinds` is an argument of the program, given or not."""
+        rows = len(plan.token_ids)
+        replaced = {}
+        for key, (shape, dtype) in kinds.items():
+            values = np.zeros((rows, *shape), dtype)
+            if key in given:
+                values[: len(given[key])] = given[key]
+            replaced[key] = (values, np.array(key in given))
+        cache, recorded = self._step(self.params, cache, plan, replaced)
         return cache, {key: np.asarray(value) for key, value in recorded.items()}
 
     def slice_plan(self, ids: np.ndarray, start: int, slot: int) -> Plan:
@@ -130,11 +150,8 @@ class Runner:
             if truncation.mode == "compact":  # another size than all rows, so that they differ
                 compact_rows = -(-min(truncation.keep, self.prefill_rows) // 8) * 8 + 8
             plan = prefill_plan([part], self.bucket(compact_rows), self.config, truncation)
-            given = {
-                key: _padded(values[start:end], self.prefill_rows)
-                for key, values in (replacements or {}).items()
-            }
-            cache, recorded = self.run(cache, plan, given)
+            given = {key: values[start:end] for key, values in (replacements or {}).items()}
+            cache, recorded = self.run(cache, plan, given, self.prefill_kinds)
             _keep(trace, plan, recorded, len(part.outputs))
         return cache
 
@@ -154,7 +171,7 @@ class Runner:
             rows = np.zeros((DECODE_SLOTS, *values.shape[1:]), values.dtype)
             rows[list(slots)] = values[list(positions)]
             given[key] = rows
-        cache, recorded = self.run(cache, plan, given)
+        cache, recorded = self.run(cache, plan, given, self.decode_kinds)
         for slot, position, trace in zip(slots, positions, traces, strict=True):
             if trace is not None:
                 for key, rows in recorded.items():
@@ -169,10 +186,6 @@ class Runner:
         ids[list(slots), 0], start[list(slots)] = tokens, positions
         tables = np.stack([self.blocks(slot) for slot in range(DECODE_SLOTS)])
         return decode_plan(ids, start, tables, self.config)
-
-
-def _padded(values: np.ndarray, rows: int) -> np.ndarray:
-    return np.pad(values, [(0, rows - len(values))] + [(0, 0)] * (values.ndim - 1))
 
 
 def _keep(trace: Trace, plan: Plan, recorded: dict[Key, np.ndarray], outputs: int) -> None:
