@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_values import quote
-from dsinfer_jax.recipe.light_values import LightOutput
+from dsinfer_jax.recipe.light_values import LightOutput, maker
 from dsinfer_jax.recipe.values import Value, instance, string, unsigned
 
 ChunkKind = Literal["start", "content", "reasoning", "call", "argument", "finish"]
@@ -54,6 +54,9 @@ class ChatCompletionChunk(LightOutput):
         if frame is None:
             raise RuntimeError("protocol chunk has been consumed")
         return f"{frame.prefix}{quote(self._text)}{frame.suffix}"
+
+
+_make_chunk = maker(ChatCompletionChunk)
 
 
 class ChoiceTotals:
@@ -168,13 +171,13 @@ class _ChatWriter:
         return [_chunk(frame, "")]
 
     def content(self, text: str, logprobs: str | None = None) -> list[ChatCompletionChunk]:
-        chunk: ChatCompletionChunk = _new(ChatCompletionChunk)
+        chunk = _make_chunk()
         chunk._frame = self._content if logprobs is None else self._scored("content", logprobs)
         chunk._text = text
         return [chunk]
 
     def reasoning(self, text: str, logprobs: str | None = None) -> list[ChatCompletionChunk]:
-        chunk: ChatCompletionChunk = _new(ChatCompletionChunk)
+        chunk = _make_chunk()
         chunk._frame = self._reasoning if logprobs is None else self._scored("reasoning", logprobs)
         chunk._text = text
         return [chunk]
@@ -196,7 +199,7 @@ class _ChatWriter:
         return [_chunk(frame, name)]
 
     def argument(self, text: str) -> list[ChatCompletionChunk]:
-        chunk: ChatCompletionChunk = _new(ChatCompletionChunk)
+        chunk = _make_chunk()
         chunk._frame = self._argument
         chunk._text = text
         return [chunk]
@@ -249,7 +252,7 @@ class _ChatWriter:
 
 
 def _chunk(frame: _Frame, text: str) -> ChatCompletionChunk:
-    chunk: ChatCompletionChunk = _new(ChatCompletionChunk)
+    chunk = _make_chunk()
     chunk._frame = frame
     chunk._text = text
     return chunk

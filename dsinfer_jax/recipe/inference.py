@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from dsinfer_jax.recipe.light_values import LightOutput
+from dsinfer_jax.recipe.light_values import LightOutput, maker
 from dsinfer_jax.recipe.special_tokens import SpecialTokens
 from dsinfer_jax.recipe.values import (
     Enumeration,
@@ -25,8 +25,6 @@ from dsinfer_jax.recipe.values import (
 
 TokenLogprob = tuple[float, list[tuple[int, float]]]
 """The log probability of a token and its most likely alternatives as (id, log probability)."""
-
-_new = object.__new__
 
 
 class InferenceFinishReason(Enumeration):
@@ -100,7 +98,7 @@ class InferenceChunk(LightOutput):
         *, prompt_usage: PromptUsage | None = None, system_fingerprint: str | None = None
     ) -> InferenceChunk:
         """The prompt was read; a stream counts the first of these only."""
-        chunk: InferenceChunk = _new(InferenceChunk)
+        chunk = _make_chunk()
         chunk._kind = "ready"
         if prompt_usage is None:
             chunk._value = PromptUsage()
@@ -116,7 +114,7 @@ class InferenceChunk(LightOutput):
             content = string("content", content)
         if type(token_count) is not int or not 0 <= token_count < 1 << 64:
             token_count = unsigned("token_count", token_count, 64)
-        chunk: InferenceChunk = _new(InferenceChunk)
+        chunk = _make_chunk()
         chunk._kind = "text"
         chunk._value = content
         chunk._detail = token_count
@@ -135,7 +133,7 @@ class InferenceChunk(LightOutput):
         for position, token_id in enumerate(ids):
             if type(token_id) is not int or not 0 <= token_id < 1 << 32:
                 ids[position] = unsigned("token_ids", token_id, 32)
-        chunk: InferenceChunk = _new(InferenceChunk)
+        chunk = _make_chunk()
         chunk._kind = "tokens"
         chunk._value = ids
         chunk._detail = None if logprobs is None else _token_logprobs(logprobs)
@@ -144,7 +142,7 @@ class InferenceChunk(LightOutput):
     @staticmethod
     def finish(finish_reason: InferenceFinishReason) -> InferenceChunk:
         """The end of the output."""
-        chunk: InferenceChunk = _new(InferenceChunk)
+        chunk = _make_chunk()
         chunk._kind = "finish"
         chunk._value = instance("finish_reason", finish_reason, InferenceFinishReason)
         chunk._detail = None
@@ -178,6 +176,9 @@ class InferenceChunk(LightOutput):
     @property
     def system_fingerprint(self) -> str | None:
         return self._detail if self._kind == "ready" else None
+
+
+_make_chunk = maker(InferenceChunk)
 
 
 def _token_logprobs(logprobs: Any) -> list[TokenLogprob]:

@@ -9,7 +9,7 @@ from typing import Literal
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, FinishReason, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_text import JsonSyntaxError, read_json
 from dsinfer_jax.recipe.json_values import quote, write_compact
-from dsinfer_jax.recipe.light_values import LightOutput
+from dsinfer_jax.recipe.light_values import LightOutput, maker
 from dsinfer_jax.recipe.values import Value, boolean, instance, string, unsigned
 
 BlockKind = Literal["thinking", "text", "tool_use"]
@@ -63,6 +63,9 @@ class MessagesStreamEvent(LightOutput):
         if text is None:
             return frame.prefix
         return f"{frame.prefix}{quote(text)}{frame.suffix}"
+
+
+_make_event = maker(MessagesStreamEvent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ class _MessagesWriter:
     def reasoning(self, text: str, logprobs: str | None = None) -> list[MessagesStreamEvent]:
         if self._kind != "thinking":
             return [*self._close(), *self._open(_Block("thinking")), self._text_delta(text)]
-        event: MessagesStreamEvent = _new(MessagesStreamEvent)
+        event = _make_event()
         event._frame = self._delta
         event._text = text
         return [event]
@@ -176,7 +179,7 @@ class _MessagesWriter:
     def content(self, text: str, logprobs: str | None = None) -> list[MessagesStreamEvent]:
         if self._kind != "text":
             return [*self._close(), *self._open(_Block("text")), self._text_delta(text)]
-        event: MessagesStreamEvent = _new(MessagesStreamEvent)
+        event = _make_event()
         event._frame = self._delta
         event._text = text
         return [event]
@@ -185,7 +188,7 @@ class _MessagesWriter:
         return [*self._close(), *self._open(_Block("tool_use", call_id, name))]
 
     def argument(self, text: str) -> list[MessagesStreamEvent]:
-        event: MessagesStreamEvent = _new(MessagesStreamEvent)
+        event = _make_event()
         event._frame = self._delta
         event._text = text
         return [event]
@@ -255,7 +258,7 @@ class _MessagesWriter:
         return events
 
     def _text_delta(self, text: str) -> MessagesStreamEvent:
-        event: MessagesStreamEvent = _new(MessagesStreamEvent)
+        event = _make_event()
         event._frame = self._delta
         event._text = text
         return event
@@ -265,7 +268,7 @@ def _event(
     name: str, members: str, apply: Callable[[MessagesResponse, str], None] | None = None
 ) -> MessagesStreamEvent:
     """A complete event; `members` follow the type, each with a comma in front."""
-    event: MessagesStreamEvent = _new(MessagesStreamEvent)
+    event = _make_event()
     event._frame = _Frame(name, f'{{"type":"{name}"{members}}}', "", apply)
     event._text = None
     return event

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from dsinfer_jax.recipe.custom_tool_input import CustomToolInput
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_values import quote
-from dsinfer_jax.recipe.light_values import LightOutput
+from dsinfer_jax.recipe.light_values import LightOutput, maker
 from dsinfer_jax.recipe.responses_items import ItemKind, OutputItem
 from dsinfer_jax.recipe.responses_object import (
     ResponsesEcho,
@@ -65,6 +65,9 @@ class ResponsesStreamEvent(LightOutput):
         if text is None:
             return frame.prefix
         return f"{frame.prefix}{quote(text)}{frame.suffix}{self._number}}}"
+
+
+_make_event = maker(ResponsesStreamEvent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class _ResponsesWriter:
         if item is None or item.kind is not _REASONING:
             return [*self._open_text(_REASONING), self._text_delta(text)]
         item.parts.append(text)
-        event: ResponsesStreamEvent = _new(ResponsesStreamEvent)
+        event = _make_event()
         event._frame = self._delta
         event._text = text
         event._number = self._number
@@ -174,7 +177,7 @@ class _ResponsesWriter:
                 opening = self._open_text(_MESSAGE)
             return [*opening, self._text_delta(text, logprobs)]
         item.parts.append(text)
-        event: ResponsesStreamEvent = _new(ResponsesStreamEvent)
+        event = _make_event()
         event._frame = self._delta
         event._text = text
         event._number = self._number
@@ -215,7 +218,7 @@ class _ResponsesWriter:
         item.parts.append(text)
         if item.kind is _TOOL_SEARCH_CALL:
             return []
-        event: ResponsesStreamEvent = _new(ResponsesStreamEvent)
+        event = _make_event()
         event._frame = self._delta
         event._text = text
         event._number = self._number
@@ -304,7 +307,7 @@ class _ResponsesWriter:
         return self._delta_event(text, frame)
 
     def _delta_event(self, text: str, frame: _Frame | None = None) -> ResponsesStreamEvent:
-        event: ResponsesStreamEvent = _new(ResponsesStreamEvent)
+        event = _make_event()
         event._frame = frame or self._delta
         event._text = text
         event._number = self._number
@@ -341,7 +344,7 @@ class _ResponsesWriter:
         """A complete event: the members before and after its sequence number."""
         text = f'{{"type":"{name}",{before},"sequence_number":{self._number}{after}}}'
         self._number += 1
-        event: ResponsesStreamEvent = _new(ResponsesStreamEvent)
+        event = _make_event()
         event._frame = _Frame(name, text, "", apply)
         event._text = None
         return event
