@@ -50,7 +50,12 @@ def differences(case: Case, runner: CaseRunner) -> list[str]:
     expected = case["expect"]
     # What the record does not name is not compared, except faults.
     shown = {k: v for k, v in result.items() if k in expected or k.endswith("error")}
-    return list(_compare("", normalised(expected), normalised(shown)))
+    return compare_results(expected, shown)
+
+
+def compare_results(expected: Result, got: Result) -> list[str]:
+    """What differs between two results, after the substitutions of normalised."""
+    return list(_compare("", normalised(expected), normalised(got)))
 
 
 def normalised(value: Any) -> Any:
@@ -113,6 +118,7 @@ class CaseRunner:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        """The tokenizer that cases may name, in the package's own type."""
         text = gzip.decompress((self._folder / "tokenizer_v41.json.gz").read_bytes()).decode()
         return self._package.Tokenizer.from_str(text)
 
