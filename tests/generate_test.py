@@ -13,6 +13,7 @@ from dsinfer_jax.engine.request import Delta, FinishReason
 from dsinfer_jax.generate import main
 from dsinfer_jax.generate.options import DEFAULT_PROMPT, build_parser, parse
 from dsinfer_jax.generate.output import TextWriter
+from dsinfer_jax.generate.run import keep_programs
 from dsinfer_jax.settings import NUMERICS, SETTINGS, SettingError, read_settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,6 +177,14 @@ def test_settings_come_from_options_then_environment_then_defaults() -> None:
     assert read_settings({"cache_dir": "off"}, {})["cache_dir"] is None
     with pytest.raises(SettingError, match="DSINFER_NUMERICS is 'quick'; it must be one of"):
         read_settings({}, {"DSINFER_NUMERICS": "quick"})
+
+
+def test_a_cache_folder_that_cannot_be_made_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    keep_programs(tmp_path / "file" / "programs")
+    assert capsys.readouterr().err.startswith("compiled programs are not kept: ")
 
 
 def test_the_help_names_every_setting_twice() -> None:

@@ -48,11 +48,9 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
     if model != "demo":
         ModelConfig.from_pretrained(model)  # refuse a bad folder before jax is imported
 
-    from dsinfer_jax import _jax
     from dsinfer_jax.engine.llm import LLM, load_model
 
-    if settings["cache_dir"] is not None:
-        _jax.use_compilation_cache(settings["cache_dir"])
+    keep_programs(settings["cache_dir"])
     if model == "demo":
         from dsinfer_jax import demo
 
@@ -81,6 +79,18 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
         progress=_say if sys.stderr.isatty() else None,
     )
     return llm, prompts, load_seconds
+
+
+def keep_programs(folder: Path | None) -> None:
+    """Use a folder of compiled programs; say so, and go on without, if it cannot be made."""
+    from dsinfer_jax import _jax
+
+    if folder is None:
+        return
+    try:
+        _jax.use_compilation_cache(folder)
+    except OSError as error:
+        _say(f"compiled programs are not kept: {folder} cannot be made ({error.strerror})")
 
 
 def _chat_encoder(tokenizer: Path) -> Callable[["Conversation"], list[int]]:
