@@ -138,6 +138,8 @@ def _decode(data: bytes, options: PreprocessOptions, place: ImagePlace) -> Any:
         raise bad_image("Decode", place) from None
     if max(picture.size) > options._max_dimension_px:
         raise bad_image("ImageDimensionsTooLarge", place)
+    if picture.format == "PNG" and b"IEND" not in data[-12:]:  # Pillow reads it, OpenCV does not
+        raise bad_image("EmptyImage", place)
     try:
         picture.load()
         return _over_grey(picture)
@@ -147,7 +149,7 @@ def _decode(data: bytes, options: PreprocessOptions, place: ImagePlace) -> Any:
 
 def _is_accepted(data: bytes) -> bool:
     """Whether the first bytes are those of a PNG, JPEG, GIF or WebP."""
-    return data.startswith((b"\x89PNG", b"\xff\xd8\xff", b"GIF8")) or (
+    return data.startswith((b"\x89PNG", b"\xff\xd8\xff", b"GIF")) or (
         data.startswith(b"RIFF") and data[8:12] == b"WEBP"
     )
 

@@ -19,7 +19,7 @@ import dsinfer_jax.recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from recipe_cases import Case, CaseRunner, compare_results  # noqa: E402
+from recipe_cases import Case, CaseRunner, compare_results
 
 official_package = pytest.importorskip("deepseek_recipe")
 
