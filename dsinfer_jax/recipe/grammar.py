@@ -22,13 +22,16 @@ class Stage:
     `other` is the action for text that no marker claims.
     `wake` finds the next character that can begin a marker, at a place where nothing is partially
     matched; a piece in which it finds nothing is plain text. A line break wakes only markers that
-    it can be part of, so it is left out when an ordinary character follows.
+    it can be part of, so it is left out when an ordinary character follows. When all markers begin
+    with the same `letter`, a piece without it and without the `tail` at its end is plain, too.
     """
 
     name: str
     other: Action
     markers: Markers
     wake: re.Pattern[str]
+    letter: str | None
+    tail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +131,24 @@ def _build_grammar(options: GrammarOptions) -> Grammar:
 def _stage(name: str, other: Action, branches: Iterable[Branch]) -> Stage:
     branches = tuple(branches)
     matched = [branch for branch in branches if not branch.leading]
-    first = "".join(sorted({branch.pattern[:1] for branch in matched}))
-    if any(not branch.pattern for branch in matched):
-        wake = re.compile("", re.DOTALL)  # an empty marker can match anywhere
+    first = sorted({branch.pattern[:1] for branch in matched})
+    newlines = any(branch.newlines for branch in matched) and "\n" not in first
+    if "" in first:
+        wake = ""  # an empty marker can match anywhere
     else:
+        letters = re.escape("".join(first))
         # (?!) never matches: a stage without markers has only plain text.
-        markers = f"[{re.escape(first)}]" if first else "(?!)"
-        if any(branch.newlines for branch in matched) and "\n" not in first:
-            markers = rf"{markers}|\n(?=[\n{re.escape(first)}]|\Z)"
-        wake = re.compile(markers)
-    return Stage(name, other, Markers(branches), wake)
+        wake = f"[{letters}]" if letters else "(?!)"
+        if newlines:
+            wake = rf"{wake}|\n(?=[\n{letters}]|\Z)"
+    return Stage(
+        name,
+        other,
+        Markers(branches),
+        re.compile(wake),
+        letter=first[0] if len(first) == 1 and first[0] else None,
+        tail="\n" if newlines else "",
+    )
 
 
 def _build_stages(

@@ -62,6 +62,7 @@ class StreamProcessor(LightValue):
         "_dsml",
         "_ended",
         "_grammar",
+        "_letter",
         "_parser",
         "_plain",
         "_reader",
@@ -70,6 +71,7 @@ class StreamProcessor(LightValue):
         "_start",
         "_started",
         "_strict",
+        "_tail",
         "_tokenizer",
         "_wake_ids",
         "_wake_stage",
@@ -111,6 +113,8 @@ class StreamProcessor(LightValue):
         self._completion_tokens = 0
         self._plain: Callable[[str], list[Any]] | None = None
         self._wake_stage: Stage | None = None
+        self._letter: str | None = None
+        self._tail = ""
         self._wake_text = self._wake_ids = self._parser.stage.wake.search
 
     @property
@@ -138,7 +142,12 @@ class StreamProcessor(LightValue):
         if plain is not None:
             if kind == "text":
                 text = chunk._value
-                if text and self._wake_text(text) is None:
+                letter = self._letter
+                if text and (
+                    letter not in text and text[-1] != self._tail
+                    if letter is not None
+                    else self._wake_text(text) is None
+                ):
                     self._completion_tokens += chunk._detail
                     return plain(text)
             elif kind == "tokens" and chunk._detail is None:
@@ -267,7 +276,9 @@ class StreamProcessor(LightValue):
         self._plain = self._sender.plain(stage.other)
         if self._plain is not None and stage is not self._wake_stage:
             self._wake_stage = stage
-            self._wake_text = self._grammar.by_text[stage.name].wake.search
+            by_text = self._grammar.by_text[stage.name]
+            self._letter, self._tail = by_text.letter, by_text.tail
+            self._wake_text = by_text.wake.search
             self._wake_ids = self._grammar.by_id[stage.name].wake.search
 
     def _whole_text(self, token_ids: list[int]) -> str | None:
