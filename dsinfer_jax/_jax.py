@@ -15,11 +15,11 @@ from typing import Any
 import jax
 
 # Without it XLA removes float32 -> narrow -> float32 round trips on GPUs (jax-practice.md 7.1).
-_ROUNDING_OPTIONS = {"xla_allow_excess_precision": False}
+ROUNDING_OPTIONS = {"xla_allow_excess_precision": False}
 # XLA:CPU hands products and, above some size, sums to a library that adds in another order.
 # Products always, sums never: then a row's bits depend on no row count (docs/batch_invariance.md).
-_INVARIANCE_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-COMPILER_OPTIONS: dict[str, bool | str] = _ROUNDING_OPTIONS | _INVARIANCE_OPTIONS
+INVARIANCE_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+COMPILER_OPTIONS: dict[str, bool | str] = ROUNDING_OPTIONS | INVARIANCE_OPTIONS
 
 _BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"  # also of a program found in cache
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"

@@ -31,7 +31,7 @@ class Queries(NamedTuple):
 
 
 class Running(NamedTuple):
-    """The best keys so far: values descending, equal values by ascending key."""
+    """The best keys so far, equal values by ascending key."""
 
     values: Array  # [rows, k] float32, -inf where empty
     keys: Array  # [rows, k] int32, -1 where empty
@@ -50,6 +50,26 @@ def merge(best: Running, values: Array, keys: Array) -> Running:
     values, places = lax.top_k(values, best.values.shape[1])
     keys = jnp.take_along_axis(keys, places, axis=-1)
     return Running(values, jnp.where(values == -jnp.inf, -1, keys))
+
+
+def append_or_merge(best: Running, values: Array, keys: Array, first: Array) -> Running:
+    """Take new values [rows, n], the `first`-th and following of their row, into the running list.
+
+    While all of them fit they are appended as they are, which spares sorting a long list again and
+    again; `merge` does not need its list sorted, only equal values by ascending key.
+    """
+    count, kept = values.shape[1], best.values.shape[1]
+    if count > kept:
+        return merge(best, values, keys)
+
+    def append() -> Running:
+        listed = jnp.where(values == -jnp.inf, -1, keys)
+        return Running(
+            lax.dynamic_update_slice_in_dim(best.values, values, first, axis=1),
+            lax.dynamic_update_slice_in_dim(best.keys, listed, first, axis=1),
+        )
+
+    return lax.cond(first + count <= kept, append, lambda: merge(best, values, keys))
 
 
 def ascending(keys: Array) -> Array:
@@ -119,7 +139,7 @@ def full_scan(
             block_max = jnp.minimum(block_max, jnp.finfo(jnp.bfloat16).max.astype(jnp.float32))
             last = (visible - 1) // size  # always kept: it may be the newest, partial block
             block_max = jnp.where((ids == last) & (visible > 0), jnp.inf, block_max)
-            best_blocks = merge(best_blocks, block_max, ids)
+            best_blocks = append_or_merge(best_blocks, block_max, ids, ids[0])
         return best, best_blocks
 
     chunks = -(-jnp.max(queries.visible_keys) // chunk)

@@ -6,6 +6,7 @@ bounded by the list, not by the context. Rows are processed a few at a time, so 
 keys stay small.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +22,8 @@ ROWS_PER_STEP = 32
 class PagedKeys(NamedTuple):
     """Compressed keys of one source and, for each row, which of them it attends to."""
 
-    pages: Any  # tree of arrays [blocks, keys per block, ...]
+    pages: Any  # tree of arrays [sources, blocks, keys per block, ...]
+    source: int
     block: Array  # [rows, selected] int32
     offset: Array  # [rows, selected] int32
     visible: Array  # [rows, selected] bool
@@ -89,27 +91,28 @@ def sparse_attention(
         decode: turns gathered pages into keys [..., head_dim] of the pool's type.
     """
 
-    pages = paged.pages if paged is not None else None
-
-    def some_rows(arguments: tuple[Array, Array, Array, PagedKeys | None]) -> Array:
-        query, index, visible, listed = arguments
+    def some_rows(arguments: tuple[Array, ...]) -> Array:
+        query, index, visible, *listed = arguments
         keys = pool[index]
-        if listed is not None:
-            places = (listed.block, listed.offset)
-            selected = decode(jax.tree.map(lambda page: page[places], pages))
+        if paged is not None:
+            block, offset, page_visible = listed
+            # one gather: a source sliced before the loop over rows would be copied whole
+            places = (paged.source, block, offset)
+            selected = decode(jax.tree.map(lambda page: page[places], paged.pages))
             keys = jnp.concatenate([keys, selected], axis=1)
-            visible = jnp.concatenate([visible, listed.visible], axis=1)
+            visible = jnp.concatenate([visible, page_visible], axis=1)
         return attend(query, keys, visible, sink, scale, weights_dtype)
 
-    lists = paged._replace(pages=None) if paged is not None else None
-    return map_rows(some_rows, (query, window_index, window_visible, lists), ROWS_PER_STEP)
+    lists = (paged.block, paged.offset, paged.visible) if paged is not None else ()
+    return map_rows(some_rows, (query, window_index, window_visible, *lists), ROWS_PER_STEP)
 
 
-def map_rows(function: Callable, arguments: object, rows_per_step: int) -> Array:
-    """Apply a row-wise function to `rows_per_step` rows at a time; fewer rows are one step."""
+def map_rows(function: Callable, arguments: Any, most_rows: int) -> Array:
+    """Apply a row-wise function to at most `most_rows` (a power of two) rows at a time."""
     rows = jax.tree.leaves(arguments)[0].shape[0]
+    rows_per_step = rows if rows <= most_rows else math.gcd(rows, most_rows)
     steps = rows // rows_per_step
-    if steps <= 1 or rows % rows_per_step:
+    if steps == 1:
         return function(arguments)
     split = jax.tree.map(
         lambda leaf: leaf.reshape(steps, rows_per_step, *leaf.shape[1:]), arguments

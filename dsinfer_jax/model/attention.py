@@ -14,7 +14,7 @@ from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.indexer import Selection, key_places
 from dsinfer_jax.model.numerics import Numerics, dequantise, product_fp8, rms_norm, rows_product
 from dsinfer_jax.model.observe import Observe
-from dsinfer_jax.model.params import AttentionParams, at_layer
+from dsinfer_jax.model.params import AttentionParams
 from dsinfer_jax.model.plan import Plan, RowIndex
 from dsinfer_jax.model.rotary import inverse_frequencies, rotate
 
@@ -79,9 +79,9 @@ def attention(
     if spec.ratio:
         assert selection is not None
         number = config.kv_sources(spec.ratio).index(spec.kv_source)
-        pages = at_layer(cache.main[spec.ratio], number)
         block, offset = key_places(selection.keys, plan, index, spec.ratio)
-        paged = PagedKeys(pages, block, offset, selection.keys >= 0)
+        pages = cache.main[spec.ratio]
+        paged = PagedKeys(pages, number, block, offset, selection.keys >= 0)
     context = sparse_attention(
         heads,
         pool,

@@ -12,7 +12,7 @@ from jax import lax
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, LayerSpec, ModelConfig
 from dsinfer_jax.kernels import index_scores
 from dsinfer_jax.model import cache as caches
-from dsinfer_jax.model.cache import Cache, Stored
+from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.numerics import Numerics, product_bf16, product_fp8
 from dsinfer_jax.model.observe import Observe
 from dsinfer_jax.model.params import Params, at_layer
@@ -22,6 +22,7 @@ from dsinfer_jax.model.rotary import inverse_frequencies, rotate
 Array = jax.Array
 
 SCANNED_SCORES = 1 << 21  # rows x heads x keys scored at a time, at most: 8 MiB of float32
+SCANNED_KEYS = 1 << 11  # keys of a sequence scored at a time: short contexts pay for no more
 
 
 class Selection(NamedTuple):
@@ -50,18 +51,22 @@ def select(
     observe("index_q", layer, queries.heads)
     observe("index_w", layer, queries.weights)
     number = caches.index_key_sources(config, spec.ratio).index(spec.index_k_source)
-    pages = at_layer(cache.index[spec.ratio], number)
+
+    def read(*places: Array) -> Array:
+        """Keys at (block,) or (block, offset). A source sliced before a loop would be copied."""
+        gathered = jax.tree.map(lambda leaf: leaf[number, *places], cache.index[spec.ratio])
+        return caches.decode(gathered, numerics)
 
     if spec.candidates == "restricted":
         assert candidates is not None
         keys = _select_from_candidates(
-            queries, pages, plan, index, spec, candidates, config, numerics
+            queries, read, plan, index, spec, candidates, config, numerics
         )
     else:
         kept_blocks = None
         if spec.candidates == "source":
             kept_blocks = (config.candidate_topk_blocks, config.candidate_block_size)
-        fetch, chunk = _chunk_reader(pages, plan, index, spec.ratio, config, numerics)
+        fetch, chunk = _chunk_reader(read, plan, index, spec.ratio, config)
         keys, found = index_scores.full_scan(
             queries,
             fetch,
@@ -106,24 +111,23 @@ def visible_keys(index: RowIndex, ratio: int) -> Array:
 
 
 def _chunk_reader(
-    pages: Stored,
+    read: Callable[..., Array],
     plan: Plan,
     index: RowIndex,
     ratio: int,
     config: ModelConfig,
-    numerics: Numerics,
 ) -> tuple[Callable[[Array], Array], int]:
     """(fetch, chunk): a function chunk number -> keys of every tile's sequence, and keys per
     chunk."""
     keys_per_block = CACHE_BLOCK_TOKENS // ratio
     tables = plan.block_tables[index.tile_sequence]  # [tiles, table width]
     budget = SCANNED_SCORES // (index.positions.shape[0] * config.index_n_heads * keys_per_block)
+    budget = min(budget, SCANNED_KEYS // keys_per_block)
     blocks = _largest_divisor(tables.shape[1], max(budget, 1))
 
     def fetch(number: Array) -> Array:
         some = lax.dynamic_slice_in_dim(tables, number * blocks, blocks, axis=1)
-        keys = caches.decode(jax.tree.map(lambda page: page[some], pages), numerics)
-        return keys.reshape(tables.shape[0], blocks * keys_per_block, -1)
+        return read(some).reshape(tables.shape[0], blocks * keys_per_block, -1)
 
     return fetch, blocks * keys_per_block
 
@@ -135,7 +139,7 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 def _select_from_candidates(
     queries: index_scores.Queries,
-    pages: Stored,
+    read: Callable[..., Array],
     plan: Plan,
     index: RowIndex,
     spec: LayerSpec,
@@ -146,8 +150,7 @@ def _select_from_candidates(
     size = config.candidate_block_size
 
     def fetch(keys: Array) -> Array:
-        places = key_places(keys, plan, index, spec.ratio)
-        return caches.decode(jax.tree.map(lambda page: page[places], pages), numerics)
+        return read(*key_places(keys, plan, index, spec.ratio))
 
     rows = index.positions.shape[0]
     budget = SCANNED_SCORES // (rows * max(config.index_n_heads, config.index_head_dim) * size)

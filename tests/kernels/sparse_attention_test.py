@@ -46,7 +46,8 @@ def test_gathered_equals_dense(rows):
     window_visible = (index < places - 3) & (random.random(index.shape) < 0.7)
     page_visible = (block < blocks - 1) & (random.random(block.shape) < 0.7)
     sink = random.standard_normal(2).astype(np.float32)
-    paged = PagedKeys(jnp.asarray(pages), *map(jnp.asarray, (block, offset, page_visible)))
+    sources = jnp.stack([jnp.full(pages.shape, jnp.nan), jnp.asarray(pages)])
+    paged = PagedKeys(sources, 1, *map(jnp.asarray, (block, offset, page_visible)))
     found = jax.jit(
         lambda query: sparse_attention(
             query, jnp.asarray(pool), jnp.asarray(index), jnp.asarray(window_visible), paged,
