@@ -217,7 +217,10 @@ class Streams:
         return kind("I", "M", 0, 10, 3)
 
     def pushes(self, run: Run) -> list[Any]:
-        """The chunks of the run: ready, its pieces (text, ids, or ids with log probabilities)."""
+        """The chunks of the run: ready, and its pieces.
+
+        A piece is text, ids, ids with log probabilities, or `None` for one more ready chunk.
+        """
         chunk, reasons = self._package.InferenceChunk, self._package.InferenceFinishReason
         pushes = []
         if run.ready:
@@ -228,14 +231,17 @@ class Streams:
                 pushes.append(chunk.text(piece, 1))
             elif isinstance(piece, tuple):
                 pushes.append(chunk.tokens(*piece))
+            elif piece is None:
+                usage = self._package.PromptUsage(prompt_tokens=99)
+                pushes.append(chunk.ready(prompt_usage=usage, system_fingerprint="late"))
             else:
                 pushes.append(chunk.tokens(piece))
         if run.finish is not None:
             pushes.append(chunk.finish(getattr(reasons, run.finish)))
         return pushes
 
-    def run(self, run: Run, processor: Any = None) -> Result:
-        """Push everything, finish, accumulate."""
+    def run(self, run: Run, processor: Any = None, share: float = 1.0) -> Result:
+        """Push everything, finish, accumulate; `share` of the events, always the same ones."""
         processor = processor or self.processor(run)
         events: list[list[Any]] = []
         error = None
@@ -247,9 +253,11 @@ class Streams:
             error = f"{len(events)}: {fault}"
         response = self.response(run.dialect)
         written = [[normalise(event.to_json()) for event in push] for push in events]
+        rng = random.Random(len(events))
         for push in events:
             for event in push:
-                response.accumulate(event)
+                if share == 1.0 or rng.random() < share:
+                    response.accumulate(event)
         return Result(written, normalise(response.to_json()), error, processor.finished)
 
 

@@ -302,7 +302,7 @@ class _Choice:
     def __init__(self) -> None:
         self.content: list[str] | None = None
         self.reasoning: list[str] | None = None
-        self.calls: list[_Call] = []
+        self.calls: list[_Call] | None = None
         self.content_logprobs: list[str] = []
         self.reasoning_logprobs: list[str] = []
         self.finish_reason: str | None = None
@@ -310,10 +310,13 @@ class _Choice:
     def add(self, frame: _Frame, text: str) -> None:
         kind = frame.kind
         if kind == "argument":
-            self.calls[-1].arguments.append(text)
+            self.calls = self.calls or []
+            for call in self.calls:
+                if call.index == frame.value:
+                    call.arguments.append(text)
         elif kind == "call":
             index, call_id = frame.value
-            self.calls.append(_Call(index, call_id, text, []))
+            self.calls = [*(self.calls or []), _Call(index, call_id, text, [])]
         elif kind == "start":
             content, reasoning = frame.value
             if content is not None:
@@ -346,7 +349,7 @@ class _Choice:
         message = f'{{"role":"assistant","content":{_optional(content)}'
         if self.reasoning is not None:
             message += f',"reasoning_content":{quote("".join(self.reasoning))}'
-        if self.calls:
+        if self.calls is not None:
             message += f',"tool_calls":[{",".join(call.to_json() for call in self.calls)}]'
         return (
             f'{{"index":{index},"message":{message}}},"logprobs":{self._logprobs()},'

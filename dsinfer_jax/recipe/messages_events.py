@@ -223,11 +223,11 @@ class _MessagesWriter:
             f'{{"type":"content_block_delta","index":{index},'
             f'"delta":{{"type":"{delta_type}","{member}":',
             "}}",
-            lambda response, text: response._blocks[index].parts.append(text),
+            lambda response, text: response._grow(index, text),
         )
 
         def apply(response: MessagesResponse, text: str) -> None:
-            response._blocks[index:] = [_Block(block.kind, block.call_id, block.name)]
+            response._open(index, _Block(block.kind, block.call_id, block.name))
 
         started = f',"index":{index},"content_block":{block.to_json()}'
         events = [_event("content_block_start", started, apply)]
@@ -245,14 +245,16 @@ class _MessagesWriter:
             signature = self._settings.signature
 
             def sign(response: MessagesResponse, text: str) -> None:
-                response._blocks[index].signature = signature
+                if index < len(response._blocks):
+                    response._blocks[index].signature = signature
 
             delta = f'{{"type":"signature_delta","signature":{quote(signature)}}}'
             events.append(_event("content_block_delta", f',"index":{index},"delta":{delta}', sign))
         self._kind = None
 
         def stop(response: MessagesResponse, text: str) -> None:
-            response._blocks[index].stop()
+            if index < len(response._blocks):
+                response._blocks[index].stop()
 
         events.append(_event("content_block_stop", f',"index":{index}', stop))
         return events
@@ -294,7 +296,10 @@ def _message_json(
 
 
 class MessagesResponse(Value):
-    """The body of a request that is not streamed, built from the events of its stream."""
+    """The body of a request that is not streamed, built from the events of its stream.
+
+    Events of a block whose start is missing change nothing.
+    """
 
     __slots__ = ("_blocks", "_id", "_model", "_stop_reason", "_stop_sequence", "_usage")
 
@@ -321,6 +326,14 @@ class MessagesResponse(Value):
         chunk._frame = None
         if frame.apply is not None:
             frame.apply(self, chunk._text or "")
+
+    def _open(self, index: int, block: _Block) -> None:
+        if index <= len(self._blocks):
+            self._blocks[index : index + 1] = [block]
+
+    def _grow(self, index: int, text: str) -> None:
+        if index < len(self._blocks):
+            self._blocks[index].parts.append(text)
 
     def to_json(self) -> str:
         """The message so far as compact JSON."""

@@ -294,7 +294,12 @@ class _ResponsesWriter:
         else:
             return []
         after = f',"text":{text}' if item.has_part else ""
-        return [self._event(name, f'{before}"output_index":{item.index}', after)]
+        index, whole = item.index, item.text
+
+        def apply(response: ResponsesResponse, text: str) -> None:
+            response._set_text(index, whole)
+
+        return [self._event(name, f'{before}"output_index":{index}', after, apply)]
 
     def _text_delta(self, text: str, logprobs: str | None = None) -> ResponsesStreamEvent:
         item = self._item
@@ -322,10 +327,7 @@ class _ResponsesWriter:
         index = item.index
 
         def apply(response: ResponsesResponse, text: str) -> None:
-            grown = response._items[index]
-            grown.parts.append(text)
-            if logprobs:
-                grown.logprobs.append(logprobs)
+            response._grow(index, text, logprobs)
 
         return _Frame(
             name,
@@ -361,23 +363,25 @@ class _ResponsesWriter:
 
     def _item_event(self, name: str, item: OutputItem) -> ResponsesStreamEvent:
         snapshot = item.copy()
+        is_new = item.status == "in_progress"
 
         def apply(response: ResponsesResponse, text: str) -> None:
-            response._items[snapshot.index :] = [snapshot]
+            response._set_item(snapshot, is_new=is_new)
 
         return self._event(
             name, f'"item":{item.to_json()},"output_index":{item.index}', apply=apply
         )
 
     def _part_event(self, name: str, item: OutputItem) -> ResponsesStreamEvent:
-        index = item.index
+        snapshot = item.copy()
+        is_new = item.status == "in_progress"
 
         def apply(response: ResponsesResponse, text: str) -> None:
-            response._items[index].has_part = True
+            response._set_part(snapshot, is_new=is_new)
 
         return self._event(
             name,
-            f'"content_index":0,"item_id":{quote(item.id)},"output_index":{index},'
+            f'"content_index":0,"item_id":{quote(item.id)},"output_index":{item.index},'
             f'"part":{item.part_json()}',
             apply=apply,
         )
@@ -387,7 +391,7 @@ class ResponsesResponse(Value):
     """The body of a request that is not streamed, built from the events of its stream.
 
     `prompt_tokens` and `prompt_cache_hit_tokens` are accepted for symmetry: the events carry the
-    usage that is reported.
+    usage that is reported. Events of an item or a part whose opening is missing change nothing.
     """
 
     __slots__ = ("_items", "_state", "_template")
@@ -414,6 +418,38 @@ class ResponsesResponse(Value):
         chunk._frame = None
         if frame.apply is not None:
             frame.apply(self, chunk._text or "")
+
+    def _set_item(self, item: OutputItem, *, is_new: bool) -> None:
+        if item.index < len(self._items) + is_new:
+            self._items[item.index : item.index + 1] = [item]
+
+    def _set_part(self, item: OutputItem, *, is_new: bool) -> None:
+        if item.index >= len(self._items):
+            return
+        grown = self._items[item.index]
+        if is_new or grown.has_part:
+            grown.has_part = True
+            grown.parts, grown.logprobs = list(item.parts), list(item.logprobs)
+
+    def _receiver(self, index: int) -> OutputItem | None:
+        """The item at `index` if it can take text: a call, or one with a part."""
+        if index >= len(self._items):
+            return None
+        item = self._items[index]
+        needs_part = item.kind in (ItemKind.REASONING, ItemKind.MESSAGE)
+        return item if item.has_part or not needs_part else None
+
+    def _grow(self, index: int, text: str, logprobs: str | None) -> None:
+        item = self._receiver(index)
+        if item is not None:
+            item.parts.append(text)
+            if logprobs:
+                item.logprobs.append(logprobs)
+
+    def _set_text(self, index: int, text: str) -> None:
+        item = self._receiver(index)
+        if item is not None:
+            item.parts = [text]
 
     def to_json(self) -> str:
         """The response so far as compact JSON."""
