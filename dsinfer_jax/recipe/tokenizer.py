@@ -102,6 +102,10 @@ class Tokenizer(OutputOnly):
         """
         return self._plain.encode(stretches)
 
+    def encode_plain_with_offsets(self, text: str) -> list[tuple[int, int, int]]:
+        """(id, start, end) of each token of plain text, in characters of ``text``."""
+        return self._plain.encode_with_offsets(text)
+
     def added_token_id(self, spelling: str) -> int | None:
         """The id of a token of the added vocabulary by its spelling; base words are not found."""
         return self._ids_by_spelling.get(spelling)
@@ -147,6 +151,11 @@ class PlainEncoder:
             ids if ids is not None else encoded.get(stretch, ())
             for stretch, ids in zip(stretches, found)
         ]
+
+    def encode_with_offsets(self, text: str) -> list[tuple[int, int, int]]:
+        """Ids and where their characters stand."""
+        encoding = self._library.encode(text, add_special_tokens=False)
+        return [(id, *span) for id, span in zip(encoding.ids, encoding.offsets)]
 
     def forget(self) -> None:
         """Empty the cache."""

@@ -78,7 +78,14 @@ class TestR10ArgumentsAsAParameterName:
 
 
 class TestR12Effort:
-    NUMBERS: ClassVar = {"minimal": 50, "low": 50, "medium": 75, "high": 75, "xhigh": 75, "max": 100}
+    NUMBERS: ClassVar = {
+        "minimal": 50,
+        "low": 50,
+        "medium": 75,
+        "high": 75,
+        "xhigh": 75,
+        "max": 100,
+    }
 
     @pytest.mark.parametrize(("effort", "number"), NUMBERS.items())
     def test_the_release_table(self, effort: str, number: int) -> None:
