@@ -33,7 +33,7 @@ ROW_COUNTS = (8, 64, 512)
 
 
 def plans(config: ModelConfig) -> dict[int, Plan]:
-    """The same first slice of eight rows in buckets of several sizes, with more and longer others."""
+    """The same eight rows in buckets of several sizes, with more and longer neighbours."""
     random = np.random.default_rng(0)
     first, found = list(range(3, 11)), {}
     for rows in ROW_COUNTS:
