@@ -2,7 +2,7 @@
 
     python tools/bench_recipe_streaming.py [TOKENIZER.json[.gz]]
 
-Ids need the tokenizer file. `comparisons` is also used by `bench_recipe.py`.
+Ids need the tokenizer file. Requests and prompts are measured by `bench_recipe.py`.
 """
 
 from __future__ import annotations

@@ -65,8 +65,11 @@ class StreamReport:
     def to_json(self) -> str:
         """The three tables as compact JSON; places that never counted are absent."""
         tables = {
-            "dropped": dict(self.dropped),
-            "repaired": dict(self.repaired),
-            "broken": dict(self.broken),
+            name: {place: count for place, count in table.items() if count}
+            for name, table in [
+                ("dropped", self.dropped),
+                ("repaired", self.repaired),
+                ("broken", self.broken),
+            ]
         }
         return json.dumps(tables, separators=(",", ":"))

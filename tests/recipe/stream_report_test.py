@@ -56,6 +56,7 @@ def test_reports_add_up_and_are_json() -> None:
     for _ in range(2):
         report = StreamReport()
         report.dropped["after_calls"] += 3
+        report.dropped["after_stop_sequence"] += 0
         report.repaired["argument_json"] += 1
         report.broken["empty_answer"] += 1
         total.add(report)
