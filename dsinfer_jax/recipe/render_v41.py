@@ -133,7 +133,7 @@ class RendererV41:
         closes = bool(content or calls or not message._prefix)
         parts += (tokens._assistant, "")
         # Nothing is opened where nothing, not even an end, would stand in it.
-        if keep_reasoning and (reasoning or tokens._thinking_end or not closes):
+        if keep_reasoning and (reasoning or tokens._thinking_end or message._prefix):
             parts += (tokens._thinking_start, reasoning)
             if closes:
                 parts += (tokens._thinking_end, content)

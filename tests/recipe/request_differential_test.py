@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from conversation_maker import make_conversation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from request_maker import RequestMaker
@@ -25,6 +26,8 @@ official_package = pytest.importorskip("deepseek_recipe")
 
 REQUESTS = 1_000
 NIGHTLY_REQUESTS = 20_000
+CONVERSATIONS = 500
+NIGHTLY_CONVERSATIONS = 20_000
 DAMAGED_TEXTS = 500
 NIGHTLY_DAMAGED_TEXTS = 20_000
 SEEDS = st.integers(0, 2**48)
@@ -145,3 +148,32 @@ def test_damaged_texts(seed: int) -> None:
 @given(SEEDS)
 def test_many_damaged_texts(seed: int) -> None:
     assert_equal_reading(seed)
+
+
+def assert_equal_conversations(seed: int) -> None:
+    maker = RequestMaker(Random(seed))
+    case: Case = {
+        "name": str(seed),
+        "dialect": "conversation",
+        "conversation": make_conversation(maker),
+        "model_version": maker.pick(("DeepseekV4Pro", "DeepseekV41Flash")),
+    }
+    if maker.chance(0.15):
+        case["special_tokens"] = maker.spellings()
+    else:
+        case["tokenizer"] = "small"
+    found = compare_results(OFFICIAL.run(case), OURS.run(case))
+    assert not found, "\n".join([json.dumps(case, ensure_ascii=False), *found])
+
+
+@settings(max_examples=CONVERSATIONS, deadline=None)
+@given(SEEDS)
+def test_random_conversations(seed: int) -> None:
+    assert_equal_conversations(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=NIGHTLY_CONVERSATIONS, deadline=None)
+@given(SEEDS)
+def test_many_random_conversations(seed: int) -> None:
+    assert_equal_conversations(seed)

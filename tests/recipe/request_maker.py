@@ -562,10 +562,10 @@ class RequestMaker:
         self.maybe(options, "responses_web_search", 0.1, "Reject")
         self.maybe(options, "messages_web_search", 0.2, "Drop")
         self.maybe(options, "thinking_max_tokens_upper_bound", 0.05, 100)
-        self.maybe(options, "special_tokens", 0.08, self._spellings)
+        self.maybe(options, "special_tokens", 0.08, self.spellings)
         return options
 
-    def _spellings(self) -> dict[str, str]:
+    def spellings(self) -> dict[str, str]:
         names = ("bos", "user", "assistant", "dsml", "thinking_end", "image", "system", "eos")
         return {self.pick(names): self.pick(("", "[X]", "<x>")) for _ in range(2)}
 
