@@ -14,7 +14,7 @@ from dsinfer_jax.config import (
     tiny_formats,
     v41_flash,
 )
-from dsinfer_jax.model.params import parameter_table
+from dsinfer_jax.model.parameter_table import parameter_table
 
 MISSING = object()
 

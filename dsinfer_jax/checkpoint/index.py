@@ -15,7 +15,7 @@ import numpy as np
 from dsinfer_jax.checkpoint.errors import CheckpointError
 from dsinfer_jax.checkpoint.safetensors import SafetensorsFile, TensorLayout
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.model.params import parameter_table
+from dsinfer_jax.model.parameter_table import parameter_table
 
 INDEX_NAME = "model.safetensors.index.json"
 _PREFIX = "model."

@@ -18,7 +18,8 @@ from dsinfer_jax.checkpoint.index import StoredTensor, find_tensors
 from dsinfer_jax.checkpoint.progress import Progress
 from dsinfer_jax.checkpoint.vocabulary import load_hash_params
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.model.params import MEMORY_DTYPES, Array, Params, TensorSpec, build_tree
+from dsinfer_jax.model.parameter_table import MEMORY_DTYPES, TensorSpec
+from dsinfer_jax.model.params import Array, Params, build_tree
 
 ShardingRule = Callable[[TensorSpec], jax.sharding.Sharding | None]
 Slices = tuple[slice, ...]

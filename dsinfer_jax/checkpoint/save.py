@@ -14,13 +14,8 @@ from dsinfer_jax.checkpoint.progress import Progress
 from dsinfer_jax.checkpoint.safetensors import STORED_DTYPES, TensorLayout, write_safetensors
 from dsinfer_jax.checkpoint.vocabulary import TOKENIZER_NAME
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.model.params import (
-    MEMORY_DTYPES,
-    Params,
-    TensorSpec,
-    leaf_at,
-    parameter_table,
-)
+from dsinfer_jax.model.parameter_table import MEMORY_DTYPES, TensorSpec, parameter_table
+from dsinfer_jax.model.params import Params, leaf_at
 
 _SHARD_BYTES = 5 * 10**9
 _WHOLE_LEAF_BYTES = 1 << 28  # larger leaves come to the host layer by layer

@@ -14,7 +14,8 @@ import numpy as np
 
 from dsinfer_jax.config import QUANTISATION_BLOCK, ModelConfig
 from dsinfer_jax.model.hashing import hash_params
-from dsinfer_jax.model.params import MEMORY_DTYPES, Array, Params, TensorSpec, build_tree
+from dsinfer_jax.model.parameter_table import MEMORY_DTYPES, TensorSpec
+from dsinfer_jax.model.params import Array, Params, build_tree
 
 _E4M3_MAX = 448.0
 _E4M3_RMS = 112.0  # then a block of 1024 normals just fits the format

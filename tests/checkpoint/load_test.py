@@ -13,7 +13,8 @@ from dsinfer_jax.checkpoint import CheckpointError, load, load_pretrained
 from dsinfer_jax.checkpoint.index import INDEX_NAME, find_tensors
 from dsinfer_jax.config import ConfigError, ModelConfig
 from dsinfer_jax.kernels.block_formats import decode_e2m1_rows
-from dsinfer_jax.model.params import abstract, leaf_at, parameter_table
+from dsinfer_jax.model.parameter_table import parameter_table
+from dsinfer_jax.model.params import abstract, leaf_at
 
 EXPERT = "layers.3.ffn.experts.5.w1.weight"  # [32, 32] bytes hold 32 x 64 values
 

@@ -13,7 +13,8 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from dsinfer_jax.checkpoint import load, load_pretrained
-from dsinfer_jax.model.params import TensorSpec, leaf_at, parameter_table
+from dsinfer_jax.model.parameter_table import TensorSpec, parameter_table
+from dsinfer_jax.model.params import leaf_at
 
 MESH = jax.make_mesh((4, 2), ("expert", "inner"), axis_types=(AxisType.Auto,) * 2)
 
