@@ -1,8 +1,8 @@
 """The parameter tree: what the model's functions are given (model.md 11).
 
 Weights keep their stored formats: e4m3 bytes, packed e2m1 pairs, ue8m0 exponents. Tensors of one
-kind are stacked over their layers, so that the tree has few, fat leaves. Names, shapes and dtypes of
-the leaves are the rows of `parameter_table`. This module knows no file and no mesh.
+kind are stacked over their layers, so that the tree has few, fat leaves. Names, shapes and dtypes
+of the leaves are the rows of `parameter_table`. This module knows no file and no mesh.
 """
 
 from collections.abc import Callable
