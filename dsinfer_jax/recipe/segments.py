@@ -134,20 +134,44 @@ class SegmentSender:
             if action is not self._action:
                 if pieces[0].claimed > pieces[0].sent:
                     self._send_piece(pieces[0], events)
-                    if self.stop_sequence is not None:
-                        return
                 self._change_action(action)
-            while length:
-                piece = pieces[0]
-                free = piece.length - piece.claimed
-                if free > length:
-                    piece.claimed += length
-                    break
-                piece.claimed = piece.length
-                length -= free
-                self._use_up_first(events)
             if self.stop_sequence is not None:
-                break
+                return
+            if action.is_text:
+                self._claim_text(length, events)
+            else:
+                self._skip(action, length, events)
+
+    def _claim_text(self, length: int, events: list[Any]) -> None:
+        pieces = self._pieces
+        while length:
+            piece = pieces[0]
+            free = piece.length - piece.claimed
+            if free > length:
+                piece.claimed += length
+                return
+            piece.claimed = piece.length
+            length -= free
+            self._use_up_first(events)
+
+    def _skip(self, action: Action, length: int, events: list[Any]) -> None:
+        """Claim characters of a marker, or that no event will hold: only the first counts."""
+        pieces = self._pieces
+        place = action.place
+        while length:
+            piece = pieces[0]
+            free = piece.length - piece.claimed
+            if free > length:
+                piece.claimed += length
+                return
+            if place is not None:
+                self._report.note_ignored(place, piece.text[piece.sent :])
+            elif not self._announced:
+                self._send(action, "", piece.logprobs, False, events)
+            pieces.popleft()
+            length -= free
+            while pieces and not pieces[0].length:
+                pieces.popleft()
 
     def end(self) -> list[Any]:
         """The stream ends: send what is held back."""
