@@ -201,11 +201,14 @@ def test_an_answer_comes_out_in_the_parts_it_was_made_of(
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_ids_come_out_in_the_parts_they_were_made_of(id_streams: Streams, dialect: str) -> None:
+@pytest.mark.parametrize("version", ["V4", "V4.1"])
+def test_ids_come_out_in_the_parts_they_were_made_of(
+    id_streams: Streams, dialect: str, version: str
+) -> None:
     for seed in SEEDS:
         rng = random.Random(seed)
         answer = random_answer(rng)
-        ids = id_streams.tokenizer.encode(answer.text("V4.1"))
+        ids = id_streams.tokenizer.encode(answer.text(version))
         run = Run(dialect, True, random_cuts(rng, ids), THINKING)
         reasoning, content, calls = parts_of(dialect, id_streams.run(run))
         assert (reasoning, content) == (answer.reasoning, answer.content), repr(answer)

@@ -12,8 +12,8 @@ import dsinfer_jax.recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from bench_recipe_streaming import comparisons  # noqa: E402
-from side_by_side import compare  # noqa: E402
+from bench_recipe_streaming import comparisons
+from side_by_side import compare
 
 
 def test_both_packages_do_the_same_work() -> None:
