@@ -7,11 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-import http.client
-import socket
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
@@ -21,7 +16,6 @@ from dsinfer_jax.recipe.values import Value, string, unsigned
 
 MAXIMUM_IMAGE_BYTES = 32 << 20
 MAXIMUM_REDIRECTS = 5
-TIMEOUT_SECONDS = 30.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _URL_CHARACTERS = "%/:=&?~#+!$,;'@()*[]"
 
@@ -72,6 +66,9 @@ class ReqwestImageFetcher(Value):
         return self._fetch(string("url", url), ImagePlace())
 
     def _fetch(self, url: str, place: ImagePlace) -> bytes:
+        # Loading the network modules takes longer than the rest of the package.
+        from dsinfer_jax.recipe.http_hop import HTTPException
+
         current = url
         for _ in range(MAXIMUM_REDIRECTS + 1):
             try:
@@ -85,7 +82,7 @@ class ReqwestImageFetcher(Value):
                     if not 200 <= status < 300:
                         raise failed_download("FetchStatus", url, place, status >= 500)
                     data = response.read(self._max_bytes + 1)
-            except (OSError, ValueError, http.client.HTTPException):
+            except (OSError, ValueError, HTTPException):
                 raise failed_download("Fetch", url, place, True) from None
             if len(data) > self._max_bytes:
                 raise too_large(self._max_bytes, place)
@@ -93,17 +90,21 @@ class ReqwestImageFetcher(Value):
         raise failed_download("Fetch", url, place, True)
 
     def _open(self, current: str, url: str, place: ImagePlace) -> Any:
+        from dsinfer_jax.recipe.http_hop import open_anywhere, open_at
+
         target = urlsplit(quote(current, safe=_URL_CHARACTERS))
         if target.scheme not in ("http", "https") or not target.hostname:
             raise ValueError("not an http address")
         if self._destination_filter is None:
-            return _open_anywhere(target.geturl())
+            return open_anywhere(target)
         address = self._allowed_address(target.hostname, target)
         if address is None:
             raise failed_download("DestinationRejected", url, place, False)
-        return _open_at(address, target)
+        return open_at(address, target)
 
     def _allowed_address(self, host: str, target: SplitResult) -> str | None:
+        import socket
+
         port = target.port or (443 if target.scheme == "https" else 80)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for address in dict.fromkeys(str(entry[4][0]) for entry in found):
@@ -117,55 +118,3 @@ class ReqwestImageFetcher(Value):
             return self._destination_filter(host, address) is True
         except Exception:  # whatever the filter does, a failure rejects
             return False
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirects are followed by the fetcher, which checks each hop."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
-def _open_anywhere(url: str) -> Any:
-    """An open response, through the proxy of the environment if there is one."""
-    opener = urllib.request.build_opener(_NoRedirects)
-    try:
-        return opener.open(url, timeout=TIMEOUT_SECONDS)
-    except urllib.error.HTTPError as answer:
-        return _Answer(answer)
-
-
-class _Answer:
-    """A response that ``urllib`` raised as an error."""
-
-    def __init__(self, error: urllib.error.HTTPError) -> None:
-        self._error = error
-        self.status = error.code
-
-    def __enter__(self) -> _Answer:
-        return self
-
-    def __exit__(self, *unused: Any) -> None:
-        self._error.close()
-
-    def getheader(self, name: str) -> str | None:
-        return self._error.headers.get(name)
-
-    def read(self, size: int) -> bytes:
-        return self._error.read(size)
-
-
-def _open_at(address: str, target: SplitResult) -> Any:
-    """An open response of ``target`` from one address."""
-    host, secure = target.hostname or "", target.scheme == "https"
-    port = target.port or (443 if secure else 80)
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-    plain = socket.create_connection((address, port), TIMEOUT_SECONDS)
-    if secure:
-        context = ssl.create_default_context()
-        connection.sock = context.wrap_socket(plain, server_hostname=host)
-    else:
-        connection.sock = plain
-    path = target.path or "/"
-    connection.request("GET", f"{path}?{target.query}" if target.query else path)
-    return connection.getresponse()
