@@ -114,6 +114,30 @@ def streamer(package: Any, dialect: str, tools: bool, tokenizer: Any) -> Callabl
     return stream_text if tokenizer is None else stream_ids
 
 
+def accumulator(package: Any, dialect: str) -> Callable[[list[str]], int]:
+    """A function that streams text pieces into one body and returns the size of its JSON."""
+    request_type, response_type = {
+        "chat": (package.ChatCompletionRequest, package.ChatCompletionResponse),
+        "responses": (package.ResponsesRequest, package.ResponsesResponse),
+        "messages": (package.MessagesRequest, package.MessagesResponse),
+    }[dialect]
+    converted = request_type(request_body(dialect, False)).convert(package.ConversionOptions())
+    chunk, stop = package.InferenceChunk, package.InferenceFinishReason.Stop
+
+    def accumulate_text(pieces: list[str]) -> int:
+        generator = request_type.chunk_generator(converted, "id", "model")
+        push = package.StreamProcessor(generator, converted.parsing_options).push
+        response = response_type("id", "model", 0, 0, 0)
+        for piece in pieces:
+            for event in push(chunk.text(piece, 1)):
+                response.accumulate(event)
+        for event in push(chunk.finish(stop)):
+            response.accumulate(event)
+        return len(response.to_json())
+
+    return accumulate_text
+
+
 def comparisons(ours: Any, official: Any, tokenizer_json: str | None) -> Iterator[Comparison]:
     """The table of recipe.md 8.3 for both packages; ids only with a tokenizer."""
     words = random.Random(1).choices(["word ", "line\n", '"quoted" ', "世界 "], k=6000)
@@ -124,10 +148,14 @@ def comparisons(ours: Any, official: Any, tokenizer_json: str | None) -> Iterato
     texts += [("tool argument of 30 kB, text", large, True), ("150 small calls, text", small, True)]
     for name, pieces, tools in texts:
         for dialect in ("chat", "responses", "messages"):
-            yield _comparison(name, dialect, tools, pieces, len(pieces), (ours, official), None)
+            sides = [streamer(package, dialect, tools, None) for package in (ours, official)]
+            yield _comparison(f"{name}, {dialect}", "pieces", pieces, len(pieces), sides)
+    for dialect in ("chat", "responses", "messages"):
+        sides = [accumulator(package, dialect) for package in (ours, official)]
+        yield _comparison(f"text pieces to a body, {dialect}", "pieces", prose, len(prose), sides)
     if tokenizer_json is None:
         return
-    tokenizers = tuple(package.Tokenizer.from_str(tokenizer_json) for package in (ours, official))
+    tokenizers = [package.Tokenizer.from_str(tokenizer_json) for package in (ours, official)]
     encode = tokenizers[0].encode
     prose_ids, large_ids = encode("".join(prose)), encode("".join(large))
     small_ids = encode("".join(small))
@@ -139,34 +167,22 @@ def comparisons(ours: Any, official: Any, tokenizer_json: str | None) -> Iterato
     ]:
         pushes = [ids[start : start + step] for start in range(0, len(ids), step)]
         for dialect in ("chat", "responses", "messages"):
-            yield _comparison(
-                name, dialect, "ids," not in name, pushes, len(ids), (ours, official), tokenizers
-            )
+            sides = [
+                streamer(package, dialect, "ids," not in name, tokenizer)
+                for package, tokenizer in zip((ours, official), tokenizers)
+            ]
+            yield _comparison(f"{name}, {dialect}", "ids", pushes, len(ids), sides)
 
 
 def _comparison(
-    name: str,
-    dialect: str,
-    tools: bool,
-    pieces: list[Any],
-    units: int,
-    packages: tuple[Any, Any],
-    tokenizers: tuple[Any, ...] | None,
+    name: str, unit: str, pieces: list[Any], units: int, sides: list[Callable[[Any], int]]
 ) -> Comparison:
-    ours, official = (
-        streamer(package, dialect, tools, None if tokenizers is None else tokenizers[side])
-        for side, package in enumerate(packages)
-    )
+    """The same pieces through both sides, which must write JSON of the same size."""
+    ours, official = sides
     if ours(pieces) != official(pieces):
-        raise AssertionError(f"{name}, {dialect}: the two packages write JSON of unequal size")
-    unit = "pieces" if tokenizers is None else "ids"
+        raise AssertionError(f"{name}: the two packages write JSON of unequal size")
     return Comparison(
-        f"{name}, {dialect}",
-        unit,
-        units,
-        lambda: ours(pieces),
-        lambda: official(pieces),
-        time.process_time,
+        name, unit, units, lambda: ours(pieces), lambda: official(pieces), time.process_time
     )
 
 
