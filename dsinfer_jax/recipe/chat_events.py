@@ -139,6 +139,7 @@ class _ChatWriter:
         "_content",
         "_fingerprint",
         "_head",
+        "_latest",
         "_no_reasoning",
         "_reasoning",
         "_settings",
@@ -171,14 +172,18 @@ class _ChatWriter:
         return [_chunk(frame, "")]
 
     def content(self, text: str, logprobs: str | None = None) -> list[ChatCompletionChunk]:
-        chunk = _make_chunk()
-        chunk._frame = self._content if logprobs is None else self._scored("content", logprobs)
-        chunk._text = text
-        return [chunk]
+        self._latest = self._content
+        frame = self._content if logprobs is None else self._scored("content", logprobs)
+        return [_chunk(frame, text)]
 
     def reasoning(self, text: str, logprobs: str | None = None) -> list[ChatCompletionChunk]:
+        self._latest = self._reasoning
+        frame = self._reasoning if logprobs is None else self._scored("reasoning", logprobs)
+        return [_chunk(frame, text)]
+
+    def more(self, text: str) -> list[ChatCompletionChunk]:
         chunk = _make_chunk()
-        chunk._frame = self._reasoning if logprobs is None else self._scored("reasoning", logprobs)
+        chunk._frame = self._latest
         chunk._text = text
         return [chunk]
 

@@ -50,6 +50,9 @@ class EventWriter(Protocol):
 
     def content(self, text: str, logprobs: str | None = None) -> list[Any]: ...
 
+    def more(self, text: str) -> list[Any]:
+        """More of the reasoning or content that was written last; the fast path of long texts."""
+
     def call(self, index: int, call_id: str, name: str) -> list[Any]: ...
 
     def argument(self, text: str) -> list[Any]: ...

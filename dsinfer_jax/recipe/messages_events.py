@@ -169,16 +169,16 @@ class _MessagesWriter:
         return events
 
     def reasoning(self, text: str, logprobs: str | None = None) -> list[MessagesStreamEvent]:
-        if self._kind != "thinking":
-            return [*self._close(), *self._open(_Block("thinking")), self._text_delta(text)]
-        event = _make_event()
-        event._frame = self._delta
-        event._text = text
-        return [event]
+        if self._kind == "thinking":
+            return self.more(text)
+        return [*self._close(), *self._open(_Block("thinking")), *self.more(text)]
 
     def content(self, text: str, logprobs: str | None = None) -> list[MessagesStreamEvent]:
-        if self._kind != "text":
-            return [*self._close(), *self._open(_Block("text")), self._text_delta(text)]
+        if self._kind == "text":
+            return self.more(text)
+        return [*self._close(), *self._open(_Block("text")), *self.more(text)]
+
+    def more(self, text: str) -> list[MessagesStreamEvent]:
         event = _make_event()
         event._frame = self._delta
         event._text = text
@@ -258,12 +258,6 @@ class _MessagesWriter:
 
         events.append(_event("content_block_stop", f',"index":{index}', stop))
         return events
-
-    def _text_delta(self, text: str) -> MessagesStreamEvent:
-        event = _make_event()
-        event._frame = self._delta
-        event._text = text
-        return event
 
 
 def _event(

@@ -134,6 +134,7 @@ class _ResponsesWriter:
         "_item",
         "_items",
         "_number",
+        "_parts",
         "_settings",
         "_template",
         "thinking",
@@ -149,6 +150,7 @@ class _ResponsesWriter:
         self._items: list[OutputItem] = []  # closed ones
         self._item: OutputItem | None = None
         self._delta: _Frame | None = None  # of the open item
+        self._parts: list[str] = []  # of the open item
         self._custom_input = CustomToolInput()
 
     def start(self, start: StreamStart) -> list[ResponsesStreamEvent]:
@@ -158,25 +160,13 @@ class _ResponsesWriter:
         ]
 
     def reasoning(self, text: str, logprobs: str | None = None) -> list[ResponsesStreamEvent]:
-        item = self._item
-        if item is None or item.kind is not _REASONING:
-            return [*self._open_text(_REASONING), self._text_delta(text)]
-        item.parts.append(text)
-        event = _make_event()
-        event._frame = self._delta
-        event._text = text
-        event._number = self._number
-        self._number += 1
-        return [event]
+        return [*self._open_text(_REASONING), self._text_delta(text)]
 
     def content(self, text: str, logprobs: str | None = None) -> list[ResponsesStreamEvent]:
-        item = self._item
-        if item is None or item.kind is not _MESSAGE or logprobs is not None:
-            opening = []
-            if item is None or item.kind is not _MESSAGE:
-                opening = self._open_text(_MESSAGE)
-            return [*opening, self._text_delta(text, logprobs)]
-        item.parts.append(text)
+        return [*self._open_text(_MESSAGE), self._text_delta(text, logprobs)]
+
+    def more(self, text: str) -> list[ResponsesStreamEvent]:
+        self._parts.append(text)
         event = _make_event()
         event._frame = self._delta
         event._text = text
@@ -215,15 +205,10 @@ class _ResponsesWriter:
             if decoded is None:
                 return []
             text = decoded
-        item.parts.append(text)
         if item.kind is _TOOL_SEARCH_CALL:
+            item.parts.append(text)
             return []
-        event = _make_event()
-        event._frame = self._delta
-        event._text = text
-        event._number = self._number
-        self._number += 1
-        return [event]
+        return self.more(text)
 
     def finish(self, end: StreamEnd) -> list[ResponsesStreamEvent]:
         details = {
@@ -241,10 +226,13 @@ class _ResponsesWriter:
 
     def _new_item(self, kind: ItemKind) -> OutputItem:
         self._item = item = OutputItem(kind, self._settings.id, len(self._items))
+        self._parts = item.parts
         return item
 
     def _open_text(self, kind: ItemKind) -> list[ResponsesStreamEvent]:
-        """Close the open item and open reasoning or a message with its only part."""
+        """Have reasoning or a message open, with its only part; the item before it is closed."""
+        if self._item is not None and self._item.kind is kind:
+            return []
         events = self._close()
         item = self._new_item(kind)
         events.append(self._item_event("response.output_item.added", item))

@@ -248,7 +248,7 @@ class SegmentSender:
     def _send_content(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         if text and not self.answered:
             self.answered = True
-            self._plain_senders[Effect.CONTENT] = self._writer.content
+            self._plain_senders[Effect.CONTENT] = self._writer.more
         return self._writer.content(text, logprobs)
 
     def _send_label(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
@@ -272,12 +272,12 @@ class SegmentSender:
         """From now on calls are those of a model that reasoned; more of it needs no note."""
         self._reasoned = True
         self._plain_senders[Effect.REASONING] = (
-            self._send_more_reasoning if self._keep_reasoning else self._writer.reasoning
+            self._send_more_reasoning if self._keep_reasoning else self._writer.more
         )
 
     def _send_more_reasoning(self, text: str) -> list[Any]:
         self.reasoning_text.append(text)
-        return self._writer.reasoning(text)
+        return self._writer.more(text)
 
     def _stop(self, action: Action, text: str, logprobs: str | None) -> list[Any]:
         self.stop_sequence = action.text
