@@ -19,6 +19,8 @@ Check = Callable[[Any, "Draft"], None]
 Group = dict[str, Check]
 
 _ANCHOR = "^[A-Za-z_][-A-Za-z0-9._]*$"
+_ANCHOR_2019 = "^[A-Za-z][-A-Za-z0-9.:_]*$"
+_URL = re.compile(r"https?://json-schema\.org/(.*?)#?\Z")
 _NO_FRAGMENT = "^[^#]*#?$"
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
@@ -28,11 +30,28 @@ class SchemaError(Exception):
 
 
 class Draft:
-    """One meta-schema: its groups, and the two rules that differ between drafts."""
+    """One meta-schema: its groups of keywords, and what else differs between drafts.
 
-    def __init__(self, groups: Sequence[Group], is_draft_04: bool = False) -> None:
+    ``nesting`` are the keywords that are searched for references and anchors. Before 2019
+    (``is_old``) a reference hides its neighbours and anchors are written as ids.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        nesting: str,
+        is_old: bool = False,
+        is_draft_04: bool = False,
+    ) -> None:
         self._groups = groups
+        self._keywords = frozenset(keyword for group in groups for keyword in group)
+        self.nesting = frozenset(nesting.split())
+        self.is_old = is_old
         self.is_draft_04 = is_draft_04
+
+    def knows(self, keyword: str) -> bool:
+        """Whether ``keyword`` means something in this draft."""
+        return keyword in self._keywords
 
     def check(self, schema: Any) -> None:
         """Raise ``SchemaError`` for the first fault of ``schema``."""
@@ -287,6 +306,15 @@ _CONTENT: Group = {
     "contentSchema": _schema,
 }
 
+_NESTING = (
+    "additionalProperties allOf anyOf contains definitions else if items not oneOf "
+    "patternProperties properties propertyNames then"
+)
+_NESTING_OLD = _NESTING + " additionalItems dependencies"
+_NESTING_2019 = (
+    _NESTING + " $defs contentSchema dependentSchemas unevaluatedItems unevaluatedProperties"
+)
+
 DRAFT_2020_12 = Draft(
     [
         {
@@ -297,12 +325,14 @@ DRAFT_2020_12 = Draft(
         },
         _CORE_2020,
         _APPLICATORS_2020,
-        {"unevaluatedItems": _schema, "unevaluatedProperties": _schema},
+        {"unevaluatedItems": _schema},
+        {"unevaluatedProperties": _schema},
         _VALIDATION_2020,
         _META_DATA,
         _FORMAT,
         _CONTENT,
-    ]
+    ],
+    _NESTING_2019 + " prefixItems",
 )
 
 _APPLICATORS_2019: Group = dict(_APPLICATORS_2020)
@@ -315,6 +345,7 @@ _APPLICATORS_2019.update(
 )
 _CORE_2019: Group = {
     **_CORE_2020,
+    "$anchor": _matching(_ANCHOR_2019),
     "$recursiveRef": _string,
     "$recursiveAnchor": _boolean,
 }
@@ -322,14 +353,16 @@ del _CORE_2019["$dynamicRef"], _CORE_2019["$dynamicAnchor"]
 
 DRAFT_2019_09 = Draft(
     [
-        {"definitions": _named_schemas, "dependencies": _dependencies},
+        {"definitions": _named_schemas},
+        {"dependencies": _dependencies},
         _CORE_2019,
         _APPLICATORS_2019,
         _VALIDATION_2020,
         _META_DATA,
         _FORMAT,
         _CONTENT,
-    ]
+    ],
+    _NESTING_2019 + " additionalItems dependencies",
 )
 
 _FLAT_06: Group = {
@@ -352,12 +385,24 @@ _FLAT_06: Group = {
     "propertyNames": _schema,
     "format": _string,
     "examples": _array,
-    "contentMediaType": _string,
-    "contentEncoding": _string,
+    "contentMediaType": _anything,
+    "contentEncoding": _anything,
 }
-DRAFT_06 = Draft([_FLAT_06])
+DRAFT_06 = Draft([_FLAT_06], _NESTING_OLD, is_old=True)
 DRAFT_07 = Draft(
-    [{**_FLAT_06, **_CONDITIONS, "$comment": _string, "readOnly": _boolean, "writeOnly": _boolean}]
+    [
+        {
+            **_FLAT_06,
+            **_CONDITIONS,
+            "$comment": _string,
+            "readOnly": _boolean,
+            "writeOnly": _boolean,
+            "contentMediaType": _string,
+            "contentEncoding": _string,
+        }
+    ],
+    _NESTING_OLD,
+    is_old=True,
 )
 DRAFT_04 = Draft(
     [
@@ -366,7 +411,7 @@ DRAFT_04 = Draft(
             **_COMBINATIONS,
             "id": _string,
             "$schema": _string,
-            "$ref": _string,
+            "$ref": _anything,
             "title": _string,
             "description": _string,
             "exclusiveMaximum": _boolean,
@@ -382,5 +427,22 @@ DRAFT_04 = Draft(
             "format": _string,
         }
     ],
+    _NESTING_OLD,
+    is_old=True,
     is_draft_04=True,
 )
+
+_DRAFTS = {
+    "draft-04/schema": DRAFT_04,
+    "draft-06/schema": DRAFT_06,
+    "draft-07/schema": DRAFT_07,
+    "draft/2019-09/schema": DRAFT_2019_09,
+    "draft/2020-12/schema": DRAFT_2020_12,
+    "schema": DRAFT_2020_12,
+}
+
+
+def draft_of(url: Any) -> Draft | None:
+    """The draft that ``$schema`` names, ``None`` if it names no known one."""
+    found = _URL.match(url) if isinstance(url, str) else None
+    return None if found is None else _DRAFTS.get(found[1])

@@ -7,15 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from dsinfer_jax.recipe.json_values import write_compact, write_spaced
-from dsinfer_jax.recipe.meta_schema import (
-    DRAFT_04,
-    DRAFT_06,
-    DRAFT_07,
-    DRAFT_2019_09,
-    DRAFT_2020_12,
-    Draft,
-    SchemaError,
-)
+from dsinfer_jax.recipe.meta_schema import DRAFT_2020_12, Draft, SchemaError, draft_of
 from dsinfer_jax.recipe.regular_expressions import is_regular_expression
 from dsinfer_jax.recipe.schema_references import References
 from dsinfer_jax.recipe.uri_references import uri_fault
@@ -23,14 +15,6 @@ from dsinfer_jax.recipe.values import conversion_error
 
 REMEMBERED_SCHEMAS = 1024
 
-_DRAFTS = {
-    "draft-04/schema": DRAFT_04,
-    "draft-06/schema": DRAFT_06,
-    "draft-07/schema": DRAFT_07,
-    "draft/2019-09/schema": DRAFT_2019_09,
-    "draft/2020-12/schema": DRAFT_2020_12,
-    "schema": DRAFT_2020_12,
-}
 _ONE = ("contains", "items", "not", "propertyNames", "unevaluatedItems", "unevaluatedProperties")
 _MANY = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _NAMED = ("dependencies", "dependentSchemas")
@@ -48,26 +32,22 @@ def schema_fault(text: str) -> str | None:
     """The first fault of the schema in ``text``; clients send the same tools in every request."""
     schema = json.loads(text)
     try:
-        draft = _draft(schema)
+        named = schema.get("$schema") if isinstance(schema, dict) else None
+        draft = draft_of(named) or DRAFT_2020_12
         draft.check(schema)
+        if named and draft_of(named) is None:
+            raise _unknown_draft(named)
         _Compiler(schema, draft).compile()
     except SchemaError as error:
         return str(error)
     return None
 
 
-def _draft(schema: Any) -> Draft:
-    name = schema.get("$schema") if isinstance(schema, dict) else None
-    if not name or not isinstance(name, str):
-        return DRAFT_2020_12
-    for scheme in ("http://", "https://"):
-        short = name.removesuffix("#").removeprefix(scheme + "json-schema.org/")
-        if short in _DRAFTS and name.startswith(scheme):
-            return _DRAFTS[short]
+def _unknown_draft(name: str) -> SchemaError:
     fault = uri_fault(name)
     if fault is not None:
-        raise SchemaError(f"Invalid URI reference '{name}': {fault}")
-    raise SchemaError(
+        return SchemaError(f"Invalid URI reference '{name}': {fault}")
+    return SchemaError(
         f"Unknown meta-schema: '{name}'. Custom meta-schemas must be registered in the registry "
         "before use"
     )
@@ -79,8 +59,7 @@ class _Compiler:
     def __init__(self, schema: Any, draft: Draft) -> None:
         self._schema = schema
         self._references = References(schema, draft)
-        # Before 2019 a reference hides its neighbours.
-        self._reference_stands_alone = draft in (DRAFT_04, DRAFT_06, DRAFT_07)
+        self._draft = draft
         self._compiled: set[int] = set()
 
     def compile(self) -> None:
@@ -96,15 +75,21 @@ class _Compiler:
         if id(schema) in self._compiled:
             return
         self._compiled.add(id(schema))
-        if self._reference_stands_alone and isinstance(schema.get("$ref"), str):
+        if self._draft.is_old and "$ref" in schema:
+            if not isinstance(schema["$ref"], str):
+                raise _no_string(schema["$ref"])
             self._compile(self._references.target(schema, schema["$ref"]))
             return
         for keyword, value in schema.items():
-            self._compile_keyword(schema, keyword, value)
+            if self._draft.knows(keyword):
+                self._compile_keyword(schema, keyword, value)
 
     def _compile_keyword(self, schema: dict[str, Any], keyword: str, value: Any) -> None:
         if keyword == "pattern":
             _check_regex(value, value)
+        elif keyword in ("contentMediaType", "contentEncoding"):
+            if not isinstance(value, str):
+                raise _no_string(value)
         elif keyword in ("$ref", "$dynamicRef"):
             self._compile(self._references.target(schema, value))
         elif keyword in ("properties", "patternProperties"):
@@ -137,6 +122,10 @@ class _Compiler:
             if keyword == "patternProperties":
                 _check_regex(name, child)
             self._compile(child)
+
+
+def _no_string(value: Any) -> SchemaError:
+    return SchemaError(f'{write_compact(value)} is not of type "string"')
 
 
 def _check_regex(pattern: str, shown: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from dsinfer_jax.recipe.meta_schema import DRAFT_04, Draft, SchemaError
+from dsinfer_jax.recipe.meta_schema import Draft, SchemaError
 from dsinfer_jax.recipe.uri_references import is_absolute, uri_fault
 
+_NO_BASE = "json-schema:///"
 _META_SCHEMAS = (
     "http://json-schema.org/draft-04/schema",
     "http://json-schema.org/draft-06/schema",
@@ -15,21 +16,6 @@ _META_SCHEMAS = (
     "https://json-schema.org/draft/2019-09/",
     "https://json-schema.org/draft/2020-12/",
 )
-_ONE = (
-    "additionalItems",
-    "additionalProperties",
-    "contains",
-    "contentSchema",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-)
-_MANY = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _NAMED = (
     "$defs",
     "definitions",
@@ -49,7 +35,8 @@ class References:
 
     def __init__(self, schema: Any, draft: Draft) -> None:
         self._root = schema
-        self._id_keyword = "id" if draft is DRAFT_04 else "$id"
+        self._draft = draft
+        self._id_keyword = "id" if draft.is_draft_04 else "$id"
         self._resources: dict[str, Any] = {"": schema}
         self._anchors: dict[tuple[str, str], Any] = {}
         self._bases: dict[int, str] = {}
@@ -68,7 +55,14 @@ class References:
             address = base
         if address.startswith(_META_SCHEMAS) and address not in self._resources:
             return True
-        resource = self._resources.get(address, self._root)
+        if address not in self._resources:
+            shown = address if is_absolute(address) else _NO_BASE + address.lstrip("/")
+            raise SchemaError(
+                f"Resource '{shown}' is not present in a registry and "
+                "retrieving it failed: Retrieving external resources is not supported once the "
+                "registry is populated"
+            )
+        resource = self._resources[address]
         if not fragment:
             return resource
         if fragment.startswith("/"):
@@ -90,16 +84,33 @@ class References:
                 self._resources[base] = schema
         self._bases[id(schema)] = base
         for keyword in ("$anchor", "$dynamicAnchor"):
-            if isinstance(schema.get(keyword), str):
+            if self._draft.knows(keyword) and isinstance(schema.get(keyword), str):
                 self._anchors[base, schema[keyword]] = schema
-        for keyword in ("$ref", "$dynamicRef"):
-            reference = schema.get(keyword)
-            if isinstance(reference, str):
-                _check_uri(reference)
-                if reference and not reference.startswith("#"):
-                    self._outside.append((base, reference))
-        for child in _children(schema):
+        if isinstance(schema.get("$schema"), str):
+            _check_uri(schema["$schema"])
+        if isinstance(schema.get("$dynamicRef"), str) and self._draft.knows("$dynamicRef"):
+            _check_uri(schema["$dynamicRef"])
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            _check_uri(reference)
+            if reference and not reference.startswith("#"):
+                self._outside.append((base, reference))
+        for child in self._children(schema):
             self._walk(child, base)
+
+    def _children(self, schema: dict[str, Any]) -> list[Any]:
+        """The schemas directly below ``schema``, by keyword in the order of its keys."""
+        children: list[Any] = []
+        for keyword, value in schema.items():
+            if keyword not in self._draft.nesting:
+                continue
+            if keyword in _NAMED and isinstance(value, dict):
+                children += value.values()
+            elif isinstance(value, list):
+                children += value
+            else:
+                children.append(value)
+        return children
 
     def _check_resource(self, base: str, reference: str) -> None:
         address = urljoin(base, reference) if base else reference
@@ -115,19 +126,6 @@ class References:
             f"Resource '{address}' is not present in a registry and retrieving it failed: "
             "No base URI is available"
         )
-
-
-def _children(schema: dict[str, Any]) -> list[Any]:
-    """The schemas directly below ``schema``, by keyword in the order of its keys."""
-    children: list[Any] = []
-    for keyword, value in schema.items():
-        if keyword in _NAMED and isinstance(value, dict):
-            children += value.values()
-        elif keyword in _MANY and isinstance(value, list):
-            children += value
-        elif keyword in _ONE:
-            children.append(value)
-    return children
 
 
 def _check_uri(reference: str) -> None:
