@@ -87,14 +87,13 @@ class _Recogniser:
         while self._next() and self._next() in "*+?{":
             if not repeatable:
                 raise _RefusedError
-            counted = self._next() == "{"
             size *= self._quantifier()
             if size > _MAXIMUM_COPIES:
                 raise _RefusedError
             if not self._take("?"):
                 self._take("+")
             # Only a counted repeat may follow another repeat.
-            if (self._next() and self._next() in "*+?") or (self._next() == "{" and not counted):
+            if self._next() and self._next() in "*+?":
                 raise _RefusedError
         return size
 
@@ -140,7 +139,7 @@ class _Recogniser:
         if self._flags():
             size = self._close_group()
             return size, size > 0
-        return 0, True
+        return 0, False
 
     def _close_group(self) -> int:
         size = self._alternatives()
@@ -220,8 +219,6 @@ class _Recogniser:
             first = False
             if self._next() == "-" and self._text[self._at + 1 : self._at + 2] not in ("]", "-"):
                 self._at += 1
-                if self._next() == "[":
-                    raise _RefusedError
                 high = self._class_item()
                 if low is None or high is None or high < low:
                     raise _RefusedError
@@ -232,9 +229,4 @@ class _Recogniser:
         if not character:
             raise _RefusedError
         self._at += 1
-        if character == "\\":
-            return self._class_escape()
-        if character == "[":
-            self._class()
-            return None
-        return ord(character)
+        return self._class_escape() if character == "\\" else ord(character)
