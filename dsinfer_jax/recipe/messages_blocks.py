@@ -159,7 +159,7 @@ class MessagesReader:
         if isinstance(content, str):
             self._messages.append(new_assistant_message(content, None, None))
             return
-        texts: list[str] = []
+        text = ""
         thoughts: list[str] = []
         calls: list[ToolCall] = []
         for position, block in enumerate(content):
@@ -172,9 +172,10 @@ class MessagesReader:
             elif kind not in _SERVER_BLOCKS:
                 if self._open_ids:
                     raise self._unanswered(f"messages.{self._index}.{position}: ")
-                texts.append(self._assistant_text(position, block))
+                added = self._assistant_text(position, block)
+                text = f"{text}\n\n{added}" if text else added
         reasoning = "\n\n".join(thoughts) if thoughts and self._thinking else None
-        self._messages.append(new_assistant_message("\n\n".join(texts), reasoning, calls or None))
+        self._messages.append(new_assistant_message(text, reasoning, calls or None))
 
     def _assistant_text(self, position: int, block: Body) -> str:
         if block["type"] == "image" and self._is_v41:
