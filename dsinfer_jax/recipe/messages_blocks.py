@@ -134,26 +134,27 @@ class MessagesReader:
         answered.add(call_id)
         content = block.get("content")
         if isinstance(content, list):
+            # All references are looked up before any image is looked at.
+            found += [self._referenced(b, place) for b in content if b["type"] == _REFERENCE]
             parts = [
-                self._result_part(part, f"{place}.tool_result", number, found)
-                for number, part in enumerate(content)
+                block["tool_name"]
+                if block["type"] == _REFERENCE
+                else self._part(
+                    block, f"{place}.tool_result", f"{place}.tool_result.content[{number}]"
+                )
+                for number, block in enumerate(content)
             ]
             self._messages.append(_tool_message(call_id, self._join(parts)))
         else:
             self._messages.append(new_tool_message(content or "", call_id))
 
-    def _result_part(
-        self, block: Body, path: str, number: int, found: list[ToolDefinition]
-    ) -> Part:
-        if block["type"] != "tool_reference":
-            return self._part(block, path, f"{path}.content[{number}]")
-        name = block["tool_name"]
-        tool = self._tools.get(name)
+    def _referenced(self, block: Body, place: str) -> ToolDefinition:
+        tool = self._tools.get(block["tool_name"])
         if tool is None:
-            place = path.removesuffix(".tool_result")
-            raise conversion_error(f"{place}: tool reference '{name}' not found in available tools")
-        found.append(tool)
-        return name
+            raise conversion_error(
+                f"{place}: tool reference '{block['tool_name']}' not found in available tools"
+            )
+        return tool
 
     def _read_assistant(self, content: str | list[Body]) -> None:
         if isinstance(content, str):
@@ -240,6 +241,7 @@ class MessagesReader:
         return join_parts(list(parts), self._placeholder)
 
 
+_REFERENCE = "tool_reference"
 _SERVER_BLOCKS = ("server_tool_use", "web_search_tool_result")
 _ALLOWED_ROLES = {
     "tool_use": "assistant",

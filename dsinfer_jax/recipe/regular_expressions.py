@@ -213,8 +213,10 @@ class _Recogniser:
         self._take("^")
         first = True
         while first or self._next() != "]":
-            if not self._next() or self._take("--"):
+            if not self._next() or (self._take("--") and self._next() != "]"):
                 raise _RefusedError
+            if self._next() == "]" and not first:
+                break
             low = self._class_item()
             first = False
             if self._next() == "-" and self._text[self._at + 1 : self._at + 2] not in ("]", "-"):
