@@ -126,7 +126,7 @@ def _matching(pattern: str) -> Check:
 
 def _regex(value: Any, draft: Draft) -> None:
     _string(value, draft)
-    if not is_regular_expression(value):
+    if not is_regular_expression(value, ecma=True):
         raise SchemaError(f'{write_compact(value)} is not a "regex"')
 
 
@@ -306,13 +306,15 @@ _CONTENT: Group = {
     "contentSchema": _schema,
 }
 
-_NESTING = (
-    "additionalProperties allOf anyOf contains definitions else if items not oneOf "
-    "patternProperties properties propertyNames then"
+_NESTING_06 = (
+    "additionalItems additionalProperties allOf anyOf contains definitions dependencies items not "
+    "oneOf patternProperties properties propertyNames"
 )
-_NESTING_OLD = _NESTING + " additionalItems dependencies"
-_NESTING_2019 = (
-    _NESTING + " $defs contentSchema dependentSchemas unevaluatedItems unevaluatedProperties"
+_NESTING_07 = _NESTING_06 + " if then else"
+_NEW_NESTING = " $defs contentSchema dependentSchemas unevaluatedItems unevaluatedProperties"
+_NESTING_2019 = _NESTING_07 + _NEW_NESTING
+_NESTING_2020 = (
+    _NESTING_2019.replace("additionalItems ", "").replace("dependencies ", "") + " prefixItems"
 )
 
 DRAFT_2020_12 = Draft(
@@ -332,7 +334,7 @@ DRAFT_2020_12 = Draft(
         _FORMAT,
         _CONTENT,
     ],
-    _NESTING_2019 + " prefixItems",
+    _NESTING_2020,
 )
 
 _APPLICATORS_2019: Group = dict(_APPLICATORS_2020)
@@ -362,7 +364,7 @@ DRAFT_2019_09 = Draft(
         _FORMAT,
         _CONTENT,
     ],
-    _NESTING_2019 + " additionalItems dependencies",
+    _NESTING_2019,
 )
 
 _FLAT_06: Group = {
@@ -388,7 +390,7 @@ _FLAT_06: Group = {
     "contentMediaType": _anything,
     "contentEncoding": _anything,
 }
-DRAFT_06 = Draft([_FLAT_06], _NESTING_OLD, is_old=True)
+DRAFT_06 = Draft([_FLAT_06], _NESTING_06, is_old=True)
 DRAFT_07 = Draft(
     [
         {
@@ -401,7 +403,7 @@ DRAFT_07 = Draft(
             "contentEncoding": _string,
         }
     ],
-    _NESTING_OLD,
+    _NESTING_07,
     is_old=True,
 )
 DRAFT_04 = Draft(
@@ -427,7 +429,7 @@ DRAFT_04 = Draft(
             "format": _string,
         }
     ],
-    _NESTING_OLD,
+    _NESTING_2019 + " prefixItems",  # the oldest draft is searched everywhere
     is_old=True,
     is_draft_04=True,
 )
