@@ -128,6 +128,8 @@ def test_long_decode(tiny, sequences, expected):
 
 def test_rows_of_a_slot_and_rollback(tiny, sequences, expected):
     """Up to six rows per slot, of which some are rejected and overwritten by the next step."""
+    if tiny.numerics.rounds:
+        pytest.skip("one policy is enough: the six-row program takes long to compile")
     random = np.random.default_rng(5)
     cache = tiny.fresh()
     starts = np.array([3, 8, 15, 63, 122, 127, 130, 251])

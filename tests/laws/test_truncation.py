@@ -19,7 +19,10 @@ PLAIN, COMPACTED = bucket(64), bucket(64, consumer_rows=64)
 CUTS = [(50, 90), (40, BOUND), (33, 81), (64, 99), (37, 79, 85)]
 
 
-@pytest.fixture(scope="module", params=["exact", "runtime"])
+POLICIES = ["exact", pytest.param("runtime", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=POLICIES)
 def few(request: pytest.FixtureRequest) -> Machine:
     return machine("few_layers", request.param)
 
