@@ -24,7 +24,7 @@ from dsinfer_jax.recipe.light_values import LightValue
 from dsinfer_jax.recipe.parser import Parser
 from dsinfer_jax.recipe.segments import SegmentSender
 from dsinfer_jax.recipe.stream_report import StreamReport
-from dsinfer_jax.recipe.token_text import TokenReader
+from dsinfer_jax.recipe.token_text import TokenPiece, TokenReader
 from dsinfer_jax.recipe.tokenizer import Tokenizer
 from dsinfer_jax.recipe.values import instance, wrong_type
 
@@ -150,8 +150,8 @@ class StreamProcessor(LightValue):
                 ):
                     self._completion_tokens += chunk._detail
                     return plain(text)
-            elif kind == "tokens" and chunk._detail is None:
-                text = self._whole_text(chunk._value)
+            elif kind == "tokens" and chunk._detail is None and self._reader is not None:
+                text = self._reader.whole_text(chunk._value)
                 if text and self._wake_ids(text) is None:
                     self._completion_tokens += len(chunk._value)
                     return plain(text)
@@ -207,11 +207,16 @@ class StreamProcessor(LightValue):
         if self._reader is None:
             self.close()
             raise RuntimeError("token chunk received without a tokenizer")
-        try:
-            pieces = self._reader.push(chunk._value, chunk._detail)
-        except RuntimeError:
-            self.close()
-            raise
+        ids, logprobs = chunk._value, chunk._detail
+        whole = self._reader.whole_text(ids) if logprobs is None else None
+        if whole:
+            pieces = [TokenPiece(whole, False, len(ids), None)]
+        else:
+            try:
+                pieces = self._reader.push(ids, logprobs)
+            except RuntimeError:
+                self.close()
+                raise
         events: list[Any] = []
         for piece in pieces:
             if not self._started:
@@ -280,17 +285,6 @@ class StreamProcessor(LightValue):
             self._letter, self._tail = by_text.letter, by_text.tail
             self._wake_text = by_text.wake.search
             self._wake_ids = self._grammar.by_id[stage.name].wake.search
-
-    def _whole_text(self, token_ids: list[int]) -> str | None:
-        """The text of ids that each are text on their own, else `None`."""
-        reader = self._reader
-        if reader is None:
-            return None
-        texts = reader.texts
-        if len(token_ids) == 1:
-            return texts[token_ids[0]]
-        parts = [texts[token_id] for token_id in token_ids]
-        return None if None in parts else "".join(parts)  # type: ignore[arg-type]
 
 
 def _grammar(options: ParsingOptions) -> Grammar:

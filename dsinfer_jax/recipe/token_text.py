@@ -20,7 +20,7 @@ from dsinfer_jax.recipe.tokenizer import Tokenizer
 REPLACEMENT = "\ufffd"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenPiece:
     """A control token or a run of other ids, decoded.
 
@@ -130,6 +130,16 @@ class TokenReader:
     def waiting_bytes(self) -> int:
         """The size of what waits; at the end of a stream it is lost (recipe.md 5.8)."""
         return sum(len(self._bytes.get(token_id, b"")) for token_id in self._ids)
+
+    def whole_text(self, token_ids: list[int]) -> str | None:
+        """The text of ids that each are text on their own, if nothing waits; else `None`."""
+        if self._ids:
+            return None
+        texts = self.texts
+        if len(token_ids) == 1:
+            return texts[token_ids[0]]
+        parts = [texts[token_id] for token_id in token_ids]
+        return None if None in parts else "".join(parts)  # type: ignore[arg-type]
 
     def push(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None
