@@ -49,25 +49,28 @@ _KEPT = {
 
 def normalise_tool_parameters(schema: Any) -> Schema:
     """The parameters of a strict tool; an object without properties is allowed at the top."""
-    read = _read(schema, "Invalid tool parameters schema : ")
-    if read.get("type") != "object":
+    rebuilt = _normalise(schema, "Invalid tool parameters schema : ", may_be_empty=True)
+    if rebuilt.get("type") != "object":
         raise conversion_error("The top level of the function parameters schema must be an object.")
-    return _rebuild_object(read, may_be_empty=True)
+    return rebuilt
 
 
 def normalise_response_schema(schema: Any) -> Schema:
     """The schema of a strict answer format."""
-    read = _read(schema, "Invalid json schema: ")
-    if read.get("type") != "object":
+    rebuilt = _normalise(schema, "Invalid json schema: ", may_be_empty=False)
+    if rebuilt.get("type") != "object":
         raise conversion_error("The top level of the json schema must be an object.")
-    return _rebuild_object(read, may_be_empty=False)
+    return rebuilt
 
 
-def _read(schema: Any, prefix: str) -> Schema:
+def _normalise(schema: Any, prefix: str, may_be_empty: bool) -> Schema:
     try:
-        return _read_schema(json_value(schema))  # readers change what they read
+        read = _read_schema(json_value(schema))  # readers change what they read
     except BodyError as error:
         raise conversion_error(f"{prefix}{error}") from None
+    if read.get("type") == "object":
+        return _rebuild_object(read, may_be_empty)
+    return _rebuild(read)
 
 
 def _read_schema(value: Any) -> Schema:
