@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
+from dsinfer_jax.engine.replay import Replay
 from dsinfer_jax.model.cache import CacheSizes
 from dsinfer_jax.model.numerics import ROW_MULTIPLE
 from dsinfer_jax.model.plan import Bucket, Truncation, tiles_of
@@ -25,6 +26,8 @@ class EngineConfig:
         truncation: what the consumer half computes of a prompt.
         blocks: blocks of 128 tokens in the cache.
         rollback: positions that may be written ahead of the last accepted one, plus one.
+        replay: what the prefix cache reuses, and what of it is computed again.
+        asynchronous: choose a step before the tokens of the last one are known.
     """
 
     max_model_len: int
@@ -34,6 +37,8 @@ class EngineConfig:
     truncation: Truncation
     blocks: int
     rollback: int
+    replay: Replay
+    asynchronous: bool
 
     @classmethod
     def of(
@@ -45,12 +50,16 @@ class EngineConfig:
         prefill_rows: Sequence[int] = (256,),
         keep_tokens: int = 0,
         blocks: int | None = None,
+        prefix_cache: str = "exact",
+        asynchronous: bool = True,
     ) -> "EngineConfig":
         """Check and complete the sizes for a model.
 
         Args:
             keep_tokens: 0 computes whole prompts; more is the suffix that the consumer half keeps.
             blocks: None: enough for the longest sequence in every slot.
+            prefix_cache: "off", "exact" or "bounded", see replay.py.
+            asynchronous: hand a step to the device before the tokens of the last one are read.
 
         Raises:
             ValueError: one sentence with name, value and what is allowed.
@@ -90,6 +99,8 @@ class EngineConfig:
             truncation=truncation,
             blocks=blocks,
             rollback=rollback,
+            replay=Replay.of(prefix_cache, truncation, config),
+            asynchronous=asynchronous,
         )
 
     @property
