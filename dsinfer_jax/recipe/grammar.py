@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from dsinfer_jax.recipe.actions import Action, Effect
@@ -58,10 +58,16 @@ class Grammar:
     by_text: dict[str, Stage]
     by_id: dict[str, Stage]
     control_letters: dict[int, str]
+    _encoded: dict[str, str] = field(default_factory=dict)  # at most the added vocabulary
 
     def encode_control(self, spelling: str) -> str:
         """The private letters of a control token's spelling, one for each character."""
-        return "".join(self.control_letters.get(ord(letter), _OTHER_LETTER) for letter in spelling)
+        encoded = self._encoded.get(spelling)
+        if encoded is None:
+            letters = self.control_letters
+            encoded = "".join(letters.get(ord(letter), _OTHER_LETTER) for letter in spelling)
+            self._encoded[spelling] = encoded
+        return encoded
 
 
 # Lone surrogates: never part of decoded text.
