@@ -163,7 +163,7 @@ class PlainEncoder:
             self._cache.clear()
             self._cache_characters = 0
 
-    def _encode_new(self, stretches: list[str]) -> dict[str, array[int]]:
+    def _encode_new(self, stretches: list[str]) -> dict[str, list[int]]:
         parts: list[str] = []
         ends: list[int] = []
         for stretch in stretches:
@@ -176,9 +176,9 @@ class PlainEncoder:
         encoded = {}
         start = 0
         for stretch, end in zip(stretches, ends):
-            ids = array("I")
-            for encoding in encodings[start:end]:
-                ids.extend(encoding.ids)
+            ids = encodings[start].ids
+            for encoding in encodings[start + 1 : end]:
+                ids += encoding.ids
             encoded[stretch] = ids
             start = end
         return encoded
@@ -198,16 +198,16 @@ class PlainEncoder:
         parts.append(stretch[start:])
         return parts
 
-    def _remember(self, stretches: Sequence[str], encoded: dict[str, array[int]]) -> None:
+    def _remember(self, stretches: Sequence[str], encoded: dict[str, list[int]]) -> None:
         """Move what was used to the young end of the cache, add what is new, drop the oldest."""
         with self._lock:
             cache = self._cache
             for stretch in stretches:
                 ids = cache.pop(stretch, None)
                 if ids is None:
-                    ids = encoded.get(stretch)
-                    if ids is None:
+                    if stretch not in encoded:
                         continue
+                    ids = array("I", encoded[stretch])  # a quarter of the memory of a list
                     self._cache_characters += len(stretch)
                 cache[stretch] = ids
             while self._cache_characters > CACHE_CHARACTERS:
