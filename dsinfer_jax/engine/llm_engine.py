@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.draws import host_draws
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.programs import ProgramReport, Programs, read_sample
 from dsinfer_jax.engine.request import Delta, FinishReason, Request
-from dsinfer_jax.engine.sampler import Sample, host_draws
+from dsinfer_jax.engine.sampler import Sample
 from dsinfer_jax.engine.scheduler import PrefillStep, PromptSlice, Scheduler
 from dsinfer_jax.engine.stats import MemoryStats, PhaseStats
 from dsinfer_jax.model import cache as model_cache
@@ -116,10 +117,10 @@ class LLMEngine:
 
     def _prefill(self, step: PrefillStep) -> list[Delta]:
         ending = [part.request for part in step.slices if part.last]
-        draws = host_draws(
-            [(request.params, request.seed, request.length) for request in ending],
-            self._programs.prefill_bucket(step.rows).outputs,
-        )
+        draws = host_draws(ending, self._programs.prefill_bucket(step.rows).outputs)
+        for request in ending:
+            if request.params.adjusted:
+                self._programs.begin(request)
         slices = [_model_slice(part, self.config) for part in step.slices]
         self._cache, packed = self._programs.prefill(
             self._params, self._cache, step.rows, slices, draws

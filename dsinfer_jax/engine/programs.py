@@ -2,7 +2,7 @@
 
 All are compiled ahead of time from abstract arguments. A compiled program refuses other shapes, so
 nothing can compile between steps. The sampler is part of the program: only tokens, their
-log-probabilities and failure marks come back.
+log-probabilities and failure marks come back. What it keeps for each slot lives here.
 
 A program knows no request: it takes a plan and the draws of its output rows.
 """
@@ -21,9 +21,19 @@ import numpy as np
 
 from dsinfer_jax import _jax
 from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.draws import Draws, idle_draws
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.packing import Packing
-from dsinfer_jax.engine.sampler import Draws, Sample, idle_draws, sample
+from dsinfer_jax.engine.request import Request
+from dsinfer_jax.engine.sampler import Sample, sample
+from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS
+from dsinfer_jax.engine.slot_state import (
+    SlotState,
+    empty_state,
+    mask_words,
+    set_slot,
+    slot_entry,
+)
 from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.forward import forward
@@ -32,6 +42,7 @@ from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import Bucket, Plan, Slice, decode_plan, prefill_plan
 
 Array = jax.Array
+Leaf = jax.Array | np.ndarray
 
 _COMPILE_THREADS = 2
 _COMPILE_STACK_BYTES = 64 << 20  # the compiler recurses over large graphs
@@ -81,6 +92,7 @@ class _Program:
     packing: Packing
     bucket: Bucket
     report: ProgramReport
+    open_masks: Array  # every token allowed in every row; stays on the device
 
 
 class Programs:
@@ -106,6 +118,8 @@ class Programs:
         self._config, self._sizes = config, sizes
         abstract_params = jax.tree.map(_abstract, params)
         abstract_cache = model_cache.abstract(config, sizes.cache_sizes, numerics)
+        empty = empty_state(sizes.slots, config.vocab_size)
+        abstract_state = jax.tree.map(_abstract, empty)
 
         def build(shape: _Shape) -> _Program:
             if progress is not None:
@@ -113,31 +127,54 @@ class Programs:
             packing = Packing((shape.example, idle_draws(shape.bucket.outputs)))
             step = _step_function(packing, config, numerics)
             inputs = jax.ShapeDtypeStruct((packing.size,), jnp.int32)
-            compiled, report = _compile(shape, step, abstract_params, abstract_cache, inputs)
-            return _Program(compiled, packing, shape.bucket, report)
+            open_masks = _open_masks(shape.bucket.outputs, config.vocab_size)
+            compiled, report = _compile(
+                shape, step, abstract_params, abstract_cache, abstract_state, inputs,
+                _abstract(open_masks),
+            )  # fmt: skip
+            return _Program(compiled, packing, shape.bucket, report, jax.device_put(open_masks))
 
         start = time.perf_counter()
         shapes = [*_prefill_shapes(config, sizes), _decode_shape(config, sizes)]
         with _compile_threads() as threads:
             *prefill, self._decode = threads.map(build, shapes)
         self._prefill = dict(zip(sizes.prefill_rows, prefill))
+        self._set_slot = _compile_set_slot(abstract_state)
+        self._state: SlotState = jax.device_put(empty)
         self.report = [program.report for program in (*prefill, self._decode)]
         self.seconds = time.perf_counter() - start
 
+    def begin(self, request: Request) -> None:
+        """Prepare the sampler's state of the request's slot, before its next token is chosen.
+
+        Only requests with `params.adjusted` need it. Tokens chosen later are counted by the steps.
+        """
+        assert request.slot is not None
+        entry = slot_entry(request, self._config.vocab_size, self._config.eos_token_id)
+        arguments = jax.device_put((np.int32(request.slot), entry))
+        self._state = self._set_slot(self._state, *arguments)
+
     def prefill(
-        self, params: Params, cache: Cache, rows: int, slices: Sequence[Slice], draws: Draws
+        self,
+        params: Params,
+        cache: Cache,
+        rows: int,
+        slices: Sequence[Slice],
+        draws: Draws,
+        masks: np.ndarray | None = None,
     ) -> tuple[Cache, Array]:
         """Dispatch a prefill step in the bucket of `rows`. The cache is given away.
 
         Args:
             draws: one for each wanted row, in the order of the slices and their outputs.
+            masks: allowed tokens of each row, see `sampler.sample`; None: all.
 
         Returns:
             The cache and the packed sample; `read_sample` waits for it.
         """
         program = self._prefill[rows]
         plan = prefill_plan(slices, program.bucket, self._config, self._sizes.truncation)
-        return _run(program, params, cache, plan, draws)
+        return self._run(program, params, cache, plan, draws, masks)
 
     def decode(
         self,
@@ -147,19 +184,42 @@ class Programs:
         start: np.ndarray,
         block_tables: np.ndarray,
         draws: Draws,
+        masks: np.ndarray | None = None,
     ) -> tuple[Cache, Array]:
         """Dispatch a decode step: see `decode_plan`. The cache is given away."""
         plan = decode_plan(token_ids, start, block_tables, self._config)
-        return _run(self._decode, params, cache, plan, draws)
+        return self._run(self._decode, params, cache, plan, draws, masks)
 
     def prefill_bucket(self, rows: int) -> Bucket:
         return self._prefill[rows].bucket
 
+    def _run(
+        self,
+        program: _Program,
+        params: Params,
+        cache: Cache,
+        plan: Plan,
+        draws: Draws,
+        masks: np.ndarray | None,
+    ) -> tuple[Cache, Array]:
+        inputs = jax.device_put(program.packing.pack((plan, draws)))
+        allowed = program.open_masks if masks is None else jax.device_put(masks)
+        cache, self._state, packed = program.compiled(params, cache, self._state, inputs, allowed)
+        return cache, packed
+
 
 def read_sample(packed: Array) -> Sample:
     """The sample of a step on the host (numpy); waits until the step is done."""
-    token_ids, logprobs, failed = np.asarray(packed)
-    return Sample(token_ids, logprobs.view(np.float32), failed != 0)
+    host = np.asarray(packed)
+    token_ids, logprobs, failed = host[:3]
+    top_ids, top_logprobs = host[3 : 3 + MAX_TOP_LOGPROBS], host[3 + MAX_TOP_LOGPROBS :]
+    return Sample(
+        token_ids=token_ids,
+        logprobs=logprobs.view(np.float32),
+        failed=failed != 0,
+        top_ids=top_ids.T,
+        top_logprobs=top_logprobs.view(np.float32).T,
+    )
 
 
 def _prefill_shapes(config: ModelConfig, sizes: EngineConfig) -> Iterator[_Shape]:
@@ -189,29 +249,46 @@ def _compile_threads() -> Iterator[Executor]:
         threading.stack_size(before)
 
 
+def _open_masks(rows: int, vocab_size: int) -> np.ndarray:
+    return np.full((rows, mask_words(vocab_size)), -1, np.int32)
+
+
 def _step_function(packing: Packing, config: ModelConfig, numerics: Numerics) -> Callable[..., Any]:
-    def step(params: Params, cache: Cache, inputs: Array) -> tuple[Cache, Array]:
+    def step(
+        params: Params, cache: Cache, state: SlotState, inputs: Array, masks: Array
+    ) -> tuple[Cache, SlotState, Array]:
         plan, draws = packing.unpack(inputs)
         cache, result = forward(params, cache, plan, config, numerics)
-        chosen = sample(result.logits, draws)
-        logprobs = jax.lax.bitcast_convert_type(chosen.logprobs, jnp.int32)
-        return cache, jnp.stack([chosen.token_ids, logprobs, chosen.failed.astype(jnp.int32)])
+        chosen, state = sample(result.logits, draws, state, masks)
+        return cache, state, _packed(chosen)
 
     return step
 
 
-def _run(
-    program: _Program, params: Params, cache: Cache, plan: Plan, draws: Draws
-) -> tuple[Cache, Array]:
-    inputs = jax.device_put(program.packing.pack((plan, draws)))
-    return program.compiled(params, cache, inputs)
+def _packed(chosen: Sample) -> Array:
+    """A sample as int32 [3 + 2 x 20, rows]; `read_sample` is the inverse."""
+
+    def bits(floats: Any) -> Array:
+        return jax.lax.bitcast_convert_type(jnp.asarray(floats), jnp.int32)
+
+    single = [chosen.token_ids, bits(chosen.logprobs), jnp.asarray(chosen.failed, jnp.int32)]
+    lists = [jnp.asarray(chosen.top_ids).T, bits(chosen.top_logprobs).T]
+    return jnp.concatenate([jnp.stack(single), *lists])
+
+
+def _compile_set_slot(abstract_state: SlotState) -> Any:
+    entry = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), abstract_state
+    )
+    slot = jax.ShapeDtypeStruct((), jnp.int32)
+    return _jax.jit(set_slot, donate=("state",)).lower(abstract_state, slot, entry).compile()
 
 
 def _compile(shape: _Shape, step: Callable[..., Any], *arguments: Any) -> tuple[Any, ProgramReport]:
     events = _jax.compile_events()
     hits = events.hits_of_thread
     start = time.perf_counter()
-    lowered = _jax.jit(step, donate=("cache",)).lower(*arguments)
+    lowered = _jax.jit(step, donate=("cache", "state")).lower(*arguments)
     traced = time.perf_counter()
     compiled = lowered.compile()
     report = ProgramReport(
@@ -225,5 +302,5 @@ def _compile(shape: _Shape, step: Callable[..., Any], *arguments: Any) -> tuple[
     return compiled, report
 
 
-def _abstract(leaf: Array) -> jax.ShapeDtypeStruct:
+def _abstract(leaf: Leaf) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))

@@ -4,83 +4,24 @@ This module imports the standard library only, so that a command line or a serve
 request before it loads anything heavy.
 """
 
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
-_LARGEST_COUNT = 2**31 - 1
+from dsinfer_jax.engine.sampling_params import SamplingParams
+
+TopLogprobs = list[tuple[int, float]]  # token ids with their log-probabilities, best first
 
 
 class FinishReason(StrEnum):
     """Why a request ended (engine.md 1.5)."""
 
-    STOP = "stop"  # the end-of-sequence token, which is the last of the output
+    STOP = "stop"  # the end-of-sequence token, a stop token or a stop string
     LENGTH = "length"  # max_tokens or the longest sequence of the engine
     ABORT = "abort"
     PROMPT_TOO_LONG = "prompt_length_exceeded"
     ERROR = "error"  # this request alone; RequestOutput.error says what
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How tokens of one request are chosen and when it ends.
-
-    Attributes:
-        max_tokens: most tokens to generate, 1 or more.
-        temperature: 0 takes the most likely token, lowest id among equals; the filters then do not
-            matter. Larger values divide the logits.
-        top_p: keep the most likely tokens up to this mass, in (0, 1]; the token that crosses the
-            limit is kept. 1 keeps all.
-        top_k: keep so many of the most likely tokens, lowest id among equals. 0 and -1 keep all.
-        seed: 64-bit number that fixes every draw, whatever else runs; prompts that share it share
-            random numbers position by position. None draws a fresh one for each request.
-        ignore_eos: go on after the end-of-sequence token.
-        logprobs: return the logarithm of each chosen token's probability in the raw law, before
-            temperature and filters.
-
-    Raises:
-        ValueError: one sentence with field, value and what is allowed.
-    """
-
-    max_tokens: int = 16
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    seed: int | None = None
-    ignore_eos: bool = False
-    logprobs: bool = True
-
-    def __post_init__(self) -> None:
-        _whole("max_tokens", self.max_tokens, 1, _LARGEST_COUNT)
-        _number("temperature", self.temperature)
-        if not 0 <= self.temperature < math.inf:
-            _refuse("temperature", self.temperature, "a finite number, 0 or more")
-        _number("top_p", self.top_p)
-        if not 0 < self.top_p <= 1:
-            _refuse("top_p", self.top_p, "above 0 and at most 1; use 1 to keep all tokens")
-        _whole("top_k", self.top_k, -1, _LARGEST_COUNT)
-        if self.seed is not None:
-            _whole("seed", self.seed, 0, 2**64 - 1)
-        for name in ("ignore_eos", "logprobs"):
-            if not isinstance(getattr(self, name), bool):
-                _refuse(name, getattr(self, name), "True or False")
-
-
-def _refuse(name: str, value: object, allowed: str) -> None:
-    raise ValueError(f"{name} is {value!r}; it must be {allowed}")
-
-
-def _whole(name: str, value: Any, lowest: int, highest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        _refuse(name, value, f"a whole number from {lowest} to {highest}")
-
-
-def _number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        _refuse(name, value, "a number")
 
 
 @dataclass(frozen=True)
@@ -90,11 +31,14 @@ class RequestOutput:
     Attributes:
         index: place of its prompt in the call.
         prompt_token_ids: the prompt as the model saw it.
-        token_ids: generated ids, the end-of-sequence token included.
-        text: their text, without the end-of-sequence token that ended it.
+        token_ids: generated ids, the token that ended it included.
+        text: their text, without the token or the stop string that ended it.
         finish_reason: see FinishReason.
-        logprobs: of each generated token, in the raw law; None if they were not wanted.
+        logprobs: of each generated token; None if they were not wanted.
         error: a sentence if the request failed, otherwise None.
+        stop_reason: the stop string or stop token that ended it, otherwise None.
+        top_logprobs: the most likely tokens in place of each generated one; None if not wanted.
+        answer: which of the prompt's `n` answers it is.
     """
 
     index: int
@@ -104,6 +48,9 @@ class RequestOutput:
     finish_reason: FinishReason
     logprobs: list[float] | None
     error: str | None = None
+    stop_reason: str | int | None = None
+    top_logprobs: list[TopLogprobs] | None = None
+    answer: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,6 +63,8 @@ class Delta:
         finish_reason, error: set in the last delta of a request.
         text: new text; added by LLM, as is
         output: the whole result, in the last delta.
+        top_logprobs: one list for each new token, empty if not wanted.
+        answer: which of the prompt's `n` answers it belongs to.
     """
 
     index: int
@@ -125,6 +74,8 @@ class Delta:
     error: str | None = None
     text: str = ""
     output: RequestOutput | None = None
+    top_logprobs: list[TopLogprobs] = field(default_factory=list)
+    answer: int = 0
 
 
 @dataclass(eq=False)
@@ -135,23 +86,27 @@ class Request:
         index: number by which results are told apart.
         prompt_token_ids, params: as given.
         seed: `params.seed`, or one drawn for this request.
-        token_ids, logprobs: generated so far.
+        coupled: draw with noise that no draft can change (design.md 6).
+        token_ids, logprobs, top_logprobs: generated so far.
         computed: positions whose keys are in the cache; everything below `length` but the newest
             token once the prompt is done.
         slot, blocks: places in the cache while running.
-        finish_reason, error: set when it ends.
+        finish_reason, stop_reason, error: set when it ends.
     """
 
     index: int
     prompt_token_ids: Sequence[int]
     params: SamplingParams
     seed: int = -1
+    coupled: bool = False
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[TopLogprobs] = field(default_factory=list)
     computed: int = 0
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
     error: str | None = None
 
     def __post_init__(self) -> None:
@@ -180,8 +135,14 @@ class Request:
         self.logprobs.append(logprob)
         if token == eos_token_id and not self.params.ignore_eos:
             self.finish_reason = FinishReason.STOP
+        elif token in self.params.stop_token_ids:
+            self.finish_reason, self.stop_reason = FinishReason.STOP, token
         elif self.length > longest or len(self.token_ids) == self.params.max_tokens:
             self.finish_reason = FinishReason.LENGTH
+
+    def stop_at(self, text: str) -> None:
+        """End the request at a stop string, even if its newest token has ended it otherwise."""
+        self.finish_reason, self.stop_reason = FinishReason.STOP, text
 
     def fail(self, reason: FinishReason, error: str) -> None:
         """End the request with a sentence that says why."""

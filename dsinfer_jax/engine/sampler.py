@@ -1,134 +1,177 @@
-"""From logits to tokens, on the device, inside the compiled step (engine.md 5).
+"""From logits to tokens, on the device, inside the compiled step (engine.md 5, docs/sampling.md).
 
-The law of a token is softmax(logits / temperature), restricted by top-k and top-p to a prefix of
-the tokens in descending order of their logit, lowest id first among equals. Probabilities become
-31-bit integers: their sums do not depend on the order of addition, so that the same row gives the
-same token in any batch.
+The law of a token is softmax(logits / temperature), of logits that `slot_state.adjust` and a token
+mask may have changed, restricted by top-k, top-p and min-p to a prefix of the tokens in descending
+order of their logit, lowest id first among equals. Probabilities become 31-bit integers: their sums
+do not depend on the order of addition, so that the same row gives the same token in any batch.
 
 A row that is not finite is marked, draws from zeros, and leaves the other rows alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.tree_util import register_dataclass
 
-from dsinfer_jax.engine.random import Purpose, random_words, seed_words
-from dsinfer_jax.engine.request import SamplingParams
+from dsinfer_jax.engine.draws import ONE, UNLIMITED, Draws, Leaf
+from dsinfer_jax.engine.random import Purpose, gumbel_noise, random_words
+from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS
+from dsinfer_jax.engine.slot_state import SlotState, adjust, count_tokens, unpacked
 
 Array = jax.Array
-Leaf = jax.Array | np.ndarray  # numpy on the host, device arrays inside a program
 
-_ONE = 2.0**31  # mass of probability one
-_UNLIMITED = np.uint32(2**32 - 1)  # no sum of masses exceeds it
 _KEY_BITS = 32
-_COLDEST = 1e-5  # positive temperatures below it count as this: less would leave float32
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class Draws:
-    """How to choose the token of each row."""
-
-    temperature: Leaf  # [rows] float32; 0: the largest logit
-    top_k: Leaf  # [rows] int32; 2^31 - 1 when off
-    top_mass: Leaf  # [rows] uint32: top_p in units of 2^-31; 2^32 - 1 when off
-    seeds: Leaf  # [rows, 2] uint32
-    positions: Leaf  # [rows] int32: absolute position of the token to choose
+LOWEST_LOGPROB = -9999.0  # of a token that cannot be drawn (engine.md 1.4)
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class Sample:
-    """The chosen tokens."""
+    """The chosen tokens, and log-probabilities in the law that each row's draws ask for."""
 
     token_ids: Leaf  # [rows] int32
-    logprobs: Leaf  # [rows] float32, of the raw law: no temperature, no filters
+    logprobs: Leaf  # [rows] float32, of the chosen tokens
     failed: Leaf  # [rows] bool: the row's logits are not finite; its token means nothing
+    top_ids: Leaf  # [rows, 20] int32: the most likely tokens, best first; zeros if not listed
+    top_logprobs: Leaf  # [rows, 20] float32
 
 
-def idle_draws(rows: int) -> Draws:
-    """Draws of rows that nobody reads (numpy): the largest logit."""
-    return Draws(
-        temperature=np.zeros(rows, np.float32),
-        top_k=np.full(rows, 2**31 - 1, np.int32),
-        top_mass=np.full(rows, _UNLIMITED, np.uint32),
-        seeds=np.zeros((rows, 2), np.uint32),
-        positions=np.zeros(rows, np.int32),
-    )
+def sample(logits: Array, draws: Draws, state: SlotState, masks: Array) -> tuple[Sample, SlotState]:
+    """Choose one token for each row and count it.
 
-
-def set_draw(draws: Draws, row: int, params: SamplingParams, seed: int, position: int) -> None:
-    """Write one row of host draws."""
-    warm = max(params.temperature, _COLDEST) if params.temperature > 0 else 0.0
-    draws.temperature[row] = warm
-    draws.top_k[row] = params.top_k if params.top_k > 0 else 2**31 - 1
-    limit = _UNLIMITED if params.top_p == 1 else int(params.top_p * _ONE)
-    draws.top_mass[row] = limit
-    draws.seeds[row] = seed_words(seed)
-    draws.positions[row] = position
-
-
-def host_draws(rows: Sequence[tuple[SamplingParams, int, int]], size: int) -> Draws:
-    """Draws of (params, seed, position) rows, padded to `size` rows (numpy)."""
-    draws = idle_draws(size)
-    for row, (params, seed, position) in enumerate(rows):
-        set_draw(draws, row, params, seed, position)
-    return draws
-
-
-def sample(logits: Array, draws: Draws) -> Sample:
-    """Choose one token for each row of logits [rows, vocab] float32."""
+    Args:
+        logits: [rows, vocab] float32.
+        masks: [rows, mask words] int32, bit sets of allowed tokens; at least one in each row.
+    """
     with jax.named_scope("sample"):
         failed = ~jnp.all(jnp.isfinite(logits), axis=-1)
-        logits = jnp.where(failed[:, None], 0.0, logits)
-        greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-        # Both are chosen by data, so a batch pays for draws and filters only if a row needs them.
-        drawn = lax.cond(
-            jnp.any(draws.temperature > 0), lambda: _draw(logits, draws), lambda: greedy
-        )
-        token_ids = jnp.where(draws.temperature > 0, drawn, greedy)
-        chosen = jnp.take_along_axis(logits, token_ids[:, None], axis=-1)[:, 0]
-        logprobs = chosen - jax.nn.logsumexp(logits, axis=-1)
-        return Sample(token_ids, logprobs, failed)
+        raw = jnp.where(failed[:, None], 0.0, logits)
+        changed = _masked(adjust(raw, draws, state), masks)
+        token_ids, kept = _choose(changed, draws)
+        sampled = _described(raw, changed, kept, token_ids, failed, draws)
+        return sampled, count_tokens(state, draws, token_ids)
+
+
+def _masked(logits: Array, masks: Array) -> Array:
+    def masked() -> Array:
+        return jnp.where(unpacked(masks, logits.shape[-1]), logits, -jnp.inf)
+
+    return lax.cond(jnp.any(masks != -1), masked, lambda: logits)
+
+
+def _choose(logits: Array, draws: Draws) -> tuple[Array, Array]:
+    """Tokens [rows], and what the filters keep: bool [rows, vocab]."""
+    # Each part is chosen by data, so a batch pays for draws and filters only if a row needs them.
+    warm = jnp.asarray(draws.temperature) > 0
+    mass = lax.cond(
+        jnp.any(warm),
+        lambda: masses(logits, draws.temperature),
+        lambda: jnp.zeros(logits.shape, jnp.uint32),
+    )
+    kept = lax.cond(
+        jnp.any(_filtered(draws, logits.shape[-1]) & warm),
+        lambda: kept_tokens(logits, mass, draws),
+        lambda: jnp.ones(logits.shape, bool),
+    )
+    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    coupled = jnp.asarray(draws.coupled)
+    drawn = lax.cond(jnp.any(warm & ~coupled), lambda: _draw(mass, kept, draws), lambda: greedy)
+    noisy = lax.cond(
+        jnp.any(warm & coupled), lambda: _draw_coupled(logits, kept, draws), lambda: greedy
+    )
+    return jnp.where(warm, jnp.where(coupled, noisy, drawn), greedy), kept
+
+
+def _filtered(draws: Draws, vocab_size: int) -> Array:
+    by_count = jnp.asarray(draws.top_k) < vocab_size
+    return by_count | (draws.top_mass != UNLIMITED) | (draws.log_min_p > -jnp.inf)
 
 
 def masses(logits: Array, temperature: Leaf) -> Array:
     """Probabilities in units of 2^-31, rounded down: uint32 [rows, vocab]."""
-    warm = jnp.where(temperature > 0, temperature, 1.0)[:, None]
-    centred = logits - jnp.max(logits, axis=-1, keepdims=True)
-    return (jax.nn.softmax(centred / warm, axis=-1) * _ONE).astype(jnp.uint32)
+    law = jax.nn.softmax(_warm_logits(logits, temperature), axis=-1)
+    return (law * ONE).astype(jnp.uint32)
 
 
-def kept_tokens(logits: Array, mass: Array, top_k: Leaf, top_mass: Leaf) -> Array:
-    """What top-k and top-p keep: bool [rows, vocab] (engine.md 5.3).
+def kept_tokens(logits: Array, mass: Array, draws: Draws) -> Array:
+    """What top-k, top-p and min-p keep: bool [rows, vocab] (engine.md 5.3).
 
-    Both keep a prefix of the order (logit descending, id ascending). Of equal logits at the end of
+    All keep a prefix of the order (logit descending, id ascending). Of equal logits at the end of
     the prefix the lowest ids are kept. A threshold search needs no sort of the vocabulary.
     """
     keys = _ordered_keys(logits)
     ones = jnp.ones_like(mass)
-    by_count = _prefix(keys, ones, top_k.astype(jnp.uint32) - 1)
-    return by_count & _prefix(keys, mass, top_mass)
+    by_count = _prefix(keys, ones, jnp.asarray(draws.top_k).astype(jnp.uint32) - 1)
+    by_ratio = _warm_logits(logits, draws.temperature) >= draws.log_min_p[:, None]
+    return by_count & by_ratio & _prefix(keys, mass, draws.top_mass)
 
 
-def _draw(logits: Array, draws: Draws) -> Array:
-    mass = masses(logits, draws.temperature)
-    filtered = (draws.top_k < logits.shape[-1]) | (draws.top_mass != _UNLIMITED)
-    kept = lax.cond(
-        jnp.any(filtered & (draws.temperature > 0)),
-        lambda: kept_tokens(logits, mass, draws.top_k, draws.top_mass),
-        lambda: jnp.ones(logits.shape, bool),
-    )
+def _warm_logits(logits: Array, temperature: Leaf) -> Array:
+    """Logits divided by the temperature, 0 the largest; undivided where it is 0."""
+    warm = jnp.where(temperature > 0, temperature, 1.0)[:, None]
+    return (logits - jnp.max(logits, axis=-1, keepdims=True)) / warm
+
+
+def _draw(mass: Array, kept: Array, draws: Draws) -> Array:
     sums = jnp.cumsum(jnp.where(kept, mass, 0), axis=-1, dtype=jnp.uint32)
     words = random_words(jnp.asarray(draws.seeds), jnp.asarray(draws.positions), Purpose.FRESH)
     # word / 2^32 of the total: a token's share of the words is off by less than 2^-31
     target = _high_product(words, sums[:, -1])
     return jnp.argmax(sums > target[:, None], axis=-1).astype(jnp.int32)
+
+
+def _draw_coupled(logits: Array, kept: Array, draws: Draws) -> Array:
+    """The largest log p + G, G of (seed, position, token) alone: no draft can change it."""
+    noise = gumbel_noise(jnp.asarray(draws.seeds), jnp.asarray(draws.positions), logits.shape[-1])
+    scores = jnp.where(kept, _warm_logits(logits, draws.temperature) + noise, -jnp.inf)
+    return jnp.argmax(scores, axis=-1).astype(jnp.int32)
+
+
+def _described(
+    raw: Array, changed: Array, kept: Array, token_ids: Array, failed: Array, draws: Draws
+) -> Sample:
+    """Log-probabilities of the chosen tokens and, where wanted, of the most likely ones."""
+    filtered = jnp.asarray(draws.filtered_logprobs)
+    law = lax.cond(
+        jnp.any(filtered),
+        lambda: jnp.where(filtered[:, None], _drawn_law(changed, kept, draws), raw),
+        lambda: raw,
+    )
+    # + 0.0: the two zeros are one tie
+    top_law, top_ids = lax.cond(
+        jnp.any(draws.listed),
+        lambda: _largest(law + 0.0),
+        lambda: (
+            jnp.zeros((len(raw), MAX_TOP_LOGPROBS), jnp.float32),
+            jnp.zeros((len(raw), MAX_TOP_LOGPROBS), jnp.int32),
+        ),
+    )
+    total = jax.nn.logsumexp(law, axis=-1)
+    chosen = jnp.take_along_axis(law, token_ids[:, None], axis=-1)[:, 0]
+    return Sample(
+        token_ids=token_ids,
+        logprobs=jnp.maximum(chosen - total, LOWEST_LOGPROB),
+        failed=failed,
+        top_ids=top_ids,
+        top_logprobs=jnp.maximum(top_law - total[:, None], LOWEST_LOGPROB),
+    )
+
+
+def _drawn_law(changed: Array, kept: Array, draws: Draws) -> Array:
+    """The law that tokens are drawn from, as logits; at temperature 0 one point."""
+    warm = jnp.where(kept, _warm_logits(changed, draws.temperature), -jnp.inf)
+    best = jnp.argmax(changed, axis=-1)[:, None]
+    point = jnp.where(jnp.arange(changed.shape[-1]) == best, 0.0, -jnp.inf)
+    return jnp.where(draws.temperature[:, None] > 0, warm, point)
+
+
+def _largest(law: Array) -> tuple[Array, Array]:
+    count = min(MAX_TOP_LOGPROBS, law.shape[-1])
+    values, ids = lax.top_k(law, count)
+    room = ((0, 0), (0, MAX_TOP_LOGPROBS - count))
+    return jnp.pad(values, room), jnp.pad(ids.astype(jnp.int32), room)
 
 
 def _ordered_keys(logits: Array) -> Array:

@@ -1,5 +1,6 @@
 """The sampler against a float64 reference, its ties, its isolation of broken rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,21 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_sampler import law
+from sampler_support import assert_follows, chosen, row_draws, sampled
 
-from dsinfer_jax.engine.request import SamplingParams
-from dsinfer_jax.engine.sampler import _high_product, host_draws, kept_tokens, masses, sample
+from dsinfer_jax.engine.sampler import _high_product, kept_tokens, masses
+from dsinfer_jax.engine.sampling_params import SamplingParams
 
 ROWS, VOCAB = 8, 64
-sample_compiled = jax.jit(sample)
 
 
 @jax.jit
 def kept(logits: Any, draws: Any) -> Any:
-    return kept_tokens(logits, masses(logits, draws.temperature), draws.top_k, draws.top_mass)
-
-
-def chosen(logits: np.ndarray, rows: list[tuple[SamplingParams, int, int]]) -> np.ndarray:
-    return np.asarray(sample_compiled(logits, host_draws(rows, len(logits))).token_ids)
+    return kept_tokens(logits, masses(logits, draws.temperature), draws)
 
 
 GREEDY = SamplingParams(temperature=0)
@@ -60,26 +57,18 @@ FILTERS = [
 ]
 
 
+@pytest.mark.parametrize("coupled", [False, True])
 @pytest.mark.parametrize("params", FILTERS, ids=str)
-def test_draws_follow_the_law(params: SamplingParams) -> None:
-    """Chi-square over 40 000 draws; the limit is passed by chance once in a million."""
+def test_draws_follow_the_law(params: SamplingParams, coupled: bool) -> None:
     row = np.random.default_rng(3).normal(size=VOCAB).astype(np.float32) * 1.5
     row[20:24] = row[20]  # ties
-    expected = law(row, params)
     draws, batch = 40_000, 4_000
     counts = np.zeros(VOCAB, np.int64)
     for start in range(0, draws, batch):
         logits = np.tile(row, (batch, 1))
         rows = [(params, 1234, start + position) for position in range(batch)]
-        counts += np.bincount(chosen(logits, rows), minlength=VOCAB)
-    assert counts[expected == 0].sum() == 0
-    cells = expected > 0
-    statistic = ((counts - draws * expected)[cells] ** 2 / (draws * expected[cells])).sum()
-    freedom = cells.sum() - 1
-    # Wilson-Hilferty: the cube root of chi-square / freedom is nearly normal
-    if freedom:
-        spread = 2 / (9 * freedom)
-        assert ((statistic / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5 < 4.8
+        counts += np.bincount(chosen(logits, rows, coupled), minlength=VOCAB)
+    assert_follows(counts, law(row, params))
 
 
 @settings(max_examples=60, deadline=None)
@@ -87,21 +76,21 @@ def test_draws_follow_the_law(params: SamplingParams) -> None:
     values=st.lists(st.integers(-6, 6), min_size=VOCAB, max_size=VOCAB),
     top_k=st.sampled_from([-1, 0, 1, 2, 5, 63, 64, 1000]),
     top_p=st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.123, 1e-6]),
+    min_p=st.sampled_from([0.0, 0.11, 0.0123, 1.0]),
     temperature=st.sampled_from([0.3, 1.0, 2.5]),
 )
 def test_filters_keep_what_sorting_keeps(
-    values: list[int], top_k: int, top_p: float, temperature: float
+    values: list[int], top_k: int, top_p: float, min_p: float, temperature: float
 ) -> None:
     """With many ties. Masses within 2^-22 of the limit may fall on either side."""
-    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     row = np.array(values, np.float32) / 2
     logits = np.tile(row, (ROWS, 1))
-    mask = np.asarray(kept(logits, host_draws([(params, 0, 0)] * ROWS, ROWS)))
+    mask = np.asarray(kept(logits, row_draws([(params, 0, 0)] * ROWS, ROWS)))
     assert (mask == mask[0]).all()
     margin = 0.0 if top_p == 1 else 2**-22
     low, high = (
-        law(row, SamplingParams(temperature=temperature, top_k=top_k, top_p=limit)) > 0
-        for limit in (top_p - margin, top_p + margin)
+        law(row, replace(params, top_p=limit)) > 0 for limit in (top_p - margin, top_p + margin)
     )
     assert (low <= mask[0]).all()
     assert (mask[0] <= high).all()
@@ -112,7 +101,7 @@ def test_the_token_that_crosses_top_p_is_kept_and_ties_go_by_id() -> None:
     row[[10, 3, 50, 7]] = np.log([0.25, 0.25, 0.25, 0.25]).astype(np.float32)
     logits = np.tile(row, (ROWS, 1))
     params = SamplingParams(temperature=1.0, top_p=0.4)
-    mask = np.asarray(kept(logits, host_draws([(params, 0, 0)] * ROWS, ROWS)))[0]
+    mask = np.asarray(kept(logits, row_draws([(params, 0, 0)] * ROWS, ROWS)))[0]
     assert np.flatnonzero(mask).tolist() == [3, 7]
 
 
@@ -120,10 +109,10 @@ def test_the_token_that_crosses_top_p_is_kept_and_ties_go_by_id() -> None:
 def test_a_broken_row_is_marked_and_alone(poison: float) -> None:
     logits = np.random.default_rng(1).normal(size=(ROWS, VOCAB)).astype(np.float32)
     rows = [(FILTERS[row], 5, 100 + row) for row in range(ROWS)]
-    whole = sample_compiled(logits, host_draws(rows, ROWS))
+    whole, _ = sampled(logits, row_draws(rows, ROWS))
     broken = logits.copy()
     broken[3, 17] = poison
-    result = sample_compiled(broken, host_draws(rows, ROWS))
+    result, _ = sampled(broken, row_draws(rows, ROWS))
     assert np.asarray(result.failed).tolist() == [row == 3 for row in range(ROWS)]
     others = np.arange(ROWS) != 3
     for name in ("token_ids", "logprobs"):
@@ -134,13 +123,14 @@ def test_a_broken_row_is_marked_and_alone(poison: float) -> None:
 def test_logprobs_are_of_the_raw_law() -> None:
     logits = np.random.default_rng(2).normal(size=(ROWS, VOCAB)).astype(np.float32) * 3
     rows = [(SamplingParams(temperature=0.5, top_k=3), 9, row) for row in range(ROWS)]
-    result = sample_compiled(logits, host_draws(rows, ROWS))
+    result, _ = sampled(logits, row_draws(rows, ROWS))
     raw = np.log([law(row, SamplingParams(temperature=1.0)) for row in logits])
     expected = raw[np.arange(ROWS), np.asarray(result.token_ids)]
     np.testing.assert_allclose(result.logprobs, expected, rtol=0, atol=3e-6)
 
 
-def test_a_row_draws_the_same_token_in_any_company() -> None:
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_row_draws_the_same_token_in_any_company(coupled: bool) -> None:
     random = np.random.default_rng(4)
     row = random.normal(size=VOCAB).astype(np.float32)
     params = SamplingParams(temperature=1.1, top_p=0.9)
@@ -151,7 +141,7 @@ def test_a_row_draws_the_same_token_in_any_company() -> None:
             logits[place] = row
             others = [(FILTERS[other % len(FILTERS)], other, other) for other in range(rows)]
             others[place] = (params, 77, 4000)
-            tokens.add(int(chosen(logits, others)[place]))
+            tokens.add(int(chosen(logits, others, coupled)[place]))
     assert len(tokens) == 1
 
 
