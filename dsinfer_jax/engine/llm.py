@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.engine.detokenise import Detokeniser, TextCodec
+from dsinfer_jax.engine.answer_text import AnswerText
+from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import (
@@ -35,6 +36,10 @@ class LLM:
         keep_tokens: 0 computes whole prompts; more is the suffix that consumer layers compute.
         prefill_rows: prompt tokens of a step, one program each.
         blocks: cache blocks of 128 tokens; None: enough for every slot.
+        prefix_cache: "off"; "exact": prompts that begin alike share computed blocks and every
+            answer has the bits of a run without a cache; "bounded": as published, less is computed
+            again and answers are approximate; needs keep_tokens.
+        asynchronous: hand a step to the device before the tokens of the last one are read.
         progress: called with one line for each program that is prepared.
 
     Raises:
@@ -53,6 +58,8 @@ class LLM:
         keep_tokens: int = 0,
         prefill_rows: Sequence[int] = (256,),
         blocks: int | None = None,
+        prefix_cache: str = "exact",
+        asynchronous: bool = True,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         sizes = EngineConfig.of(
@@ -62,6 +69,8 @@ class LLM:
             prefill_rows=prefill_rows,
             keep_tokens=keep_tokens,
             blocks=blocks,
+            prefix_cache=prefix_cache,
+            asynchronous=asynchronous,
         )
         if isinstance(numerics, str):
             if numerics not in POLICIES:
@@ -98,14 +107,14 @@ class LLM:
             sampling_params: for all prompts or one for each; None: the defaults.
 
         Returns:
-            One result for each prompt, in order. A prompt that cannot run, or whose output is not
-            finite, is a result with an error in its place.
+            One result for each prompt, in order, or `n` in a row. A prompt that cannot run, or
+            whose output is not finite, is a result with an error in its place.
 
         Raises:
-            ValueError: text without a tokenizer, or lists of unequal length.
+            ValueError: text or stop strings without a tokenizer, or lists of unequal length.
         """
         outputs = [delta.output for delta in self.stream(prompts, sampling_params) if delta.output]
-        return sorted(outputs, key=lambda output: output.index)
+        return sorted(outputs, key=lambda output: (output.index, output.answer))
 
     def stream(
         self,
@@ -114,7 +123,7 @@ class LLM:
     ) -> Iterator[Delta]:
         """Like `generate`, but yields what each step added, for all prompts as it comes.
 
-        The last delta of each prompt has its finish reason and the whole output. Closing the
+        The last delta of each answer has its finish reason and the whole output. Closing the
         iterator early aborts what still runs. One call runs at a time: another one before the end
         raises RuntimeError.
         """
@@ -145,9 +154,14 @@ class LLM:
                 f"sampling_params has {len(params)} entries for {len(items)} prompts; "
                 "give one for all, or one for each"
             )
+        if self.codec is None and any(chosen.stop_strings for chosen in params):
+            raise ValueError(
+                "stop needs a tokenizer, which the model lacks; use stop_token_ids instead"
+            )
         return [
-            Request(index, self.token_ids(item), chosen)
+            _request(index, answer, self.token_ids(item), chosen)
             for index, (item, chosen) in enumerate(zip(items, params))
+            for answer in range(chosen.n)
         ]
 
     def _run(self, requests: list[Request]) -> Iterator[Delta]:
@@ -155,21 +169,31 @@ class LLM:
             raise RuntimeError(
                 "the model is busy with another call; finish its stream, or close it, first"
             )
-        writers = [Detokeniser(self.codec) if self.codec else None for _ in requests]
-        texts = [""] * len(requests)
+        answers = {(request.index, request.answer): request for request in requests}
+        texts = {
+            place: AnswerText(self.codec, request.params) if self.codec else None
+            for place, request in answers.items()
+        }
         self._running = True
         try:
             for delta in self._deltas(requests):
-                text = _new_text(delta, writers[delta.index])
-                texts[delta.index] += text
-                output = None
-                if delta.finish_reason is not None:
-                    output = _output(requests[delta.index], texts[delta.index])
-                yield replace(delta, text=text, output=output)
+                place = delta.index, delta.answer
+                yield self._complete(delta, answers[place], texts[place])
         finally:
             self._running = False
             for request in requests:
                 self.engine.abort_request(request)
+
+    def _complete(self, delta: Delta, request: Request, text: AnswerText | None) -> Delta:
+        """A delta with its text; the end of the request if a stop string is in it."""
+        new = _new_text(delta, text)
+        if text is not None and text.stop is not None:
+            self.engine.stop_request(request, text.stop)
+            delta = replace(delta, finish_reason=request.finish_reason)
+        output = None
+        if delta.finish_reason is not None:
+            output = _output(request, text.text if text else "")
+        return replace(delta, text=new, output=output)
 
     def _deltas(self, requests: list[Request]) -> Iterator[Delta]:
         for request in requests:
@@ -196,7 +220,13 @@ def load_model(model: str | Path) -> tuple[ModelConfig, Params, TextCodec]:
     return config, params, TextCodec(tokenizer, config.bos_token_id)
 
 
-def _new_text(delta: Delta, writer: Detokeniser | None) -> str:
+def _request(index: int, answer: int, prompt: list[int], params: SamplingParams) -> Request:
+    request = Request(index, prompt, params, answer=answer)
+    request.seed = params.answer_seed(request.seed, answer)
+    return request
+
+
+def _new_text(delta: Delta, writer: AnswerText | None) -> str:
     if writer is None:
         return ""
     stopped = delta.finish_reason is FinishReason.STOP  # the token that stops is not text
@@ -214,4 +244,9 @@ def _output(request: Request, text: str) -> RequestOutput:
         finish_reason=request.finish_reason,
         logprobs=request.logprobs if request.params.logprobs else None,
         error=request.error,
+        cached_tokens=request.cached_tokens,
+        why_miss=request.why_miss,
+        stop_reason=request.stop_reason,
+        top_logprobs=request.top_logprobs if request.params.top_logprobs else None,
+        answer=request.answer,
     )

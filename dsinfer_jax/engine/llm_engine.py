@@ -1,25 +1,42 @@
 """The engine: requests in, one step at a time, tokens out.
 
-A step is one dispatch: slices of prompts, or one token for every request that decodes. The engine
-knows token ids only; text is the business of `llm.py`.
+A step is one dispatch: slices of prompts, or one token for every request that decodes. Steps are
+asynchronous, one deep: step N+1 is chosen and handed to the device while step N runs, and then the
+host reads the tokens of N. A decode step finds its tokens on the device, so it needs nothing from
+the host that the host does not know; a request that ended in step N wastes one row of N+1.
+
+The engine knows token ids only; text is the business of `llm.py`.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from dsinfer_jax.config import ModelConfig
+import jax
+
+from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.engine.draws import host_draws
 from dsinfer_jax.engine.engine_config import EngineConfig
-from dsinfer_jax.engine.programs import ProgramReport, Programs, read_sample
+from dsinfer_jax.engine.programs import ProgramReport, Programs, read_sample, top_entries
 from dsinfer_jax.engine.request import Delta, FinishReason, Request
 from dsinfer_jax.engine.sampler import Sample
-from dsinfer_jax.engine.scheduler import PrefillStep, PromptSlice, Scheduler
+from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep, PromptSlice, Scheduler
 from dsinfer_jax.engine.stats import MemoryStats, PhaseStats
 from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import tree_bytes
 from dsinfer_jax.model.numerics import Numerics
 from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import Slice
+
+Array = jax.Array
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """A step that was handed to the device and whose tokens the host has not read."""
+
+    packed: Array
+    rows: Sequence[tuple[int, Request]]  # rows of the sample and whose they are
 
 
 class LLMEngine:
@@ -28,6 +45,7 @@ class LLMEngine:
     Args:
         params: weights on their devices.
         progress: called with one line for each program that is prepared.
+        programs: compiled before for the same shapes; None: compiled now.
 
     Attributes:
         prefill_stats, decode_stats: since construction.
@@ -40,12 +58,14 @@ class LLMEngine:
         numerics: Numerics,
         sizes: EngineConfig,
         progress: Callable[[str], None] | None = None,
+        programs: Programs | None = None,
     ) -> None:
         self.config, self.sizes = config, sizes
         self._params = params
-        self._programs = Programs(params, config, numerics, sizes, progress)
+        self._programs = programs or Programs(params, config, numerics, sizes, progress)
         self._cache = model_cache.init(config, sizes.cache_sizes, numerics)
-        self._scheduler = Scheduler(sizes)
+        self._scheduler = Scheduler(sizes, salt=f"{config}{numerics}")
+        self._flight: _Flight | None = None
         self.prefill_stats, self.decode_stats = PhaseStats(), PhaseStats()
 
     def add_request(self, request: Request) -> list[Delta]:
@@ -55,7 +75,7 @@ class LLMEngine:
             self._scheduler.add(request)
             return []
         request.fail(reason, error)
-        return [Delta(request.index, [], [], reason, error)]
+        return [Delta(request.index, [], [], reason, error, answer=request.answer)]
 
     def abort_request(self, request: Request) -> None:
         """End a request where it is; it gives no more deltas."""
@@ -63,23 +83,42 @@ class LLMEngine:
             request.fail(FinishReason.ABORT, "the request was aborted by the caller")
             self._scheduler.release(request)
 
+    def stop_request(self, request: Request, text: str) -> None:
+        """End a request at a stop string that its tokens have spelled; it gives no more deltas."""
+        running = not request.finished
+        request.stop_at(text)
+        if running:
+            self._scheduler.release(request)
+
     def has_unfinished_requests(self) -> bool:
         return self._scheduler.unfinished
 
     def step(self) -> list[Delta]:
-        """Run one step; returns what it added to each request."""
+        """Hand one step to the device; returns what the step before it added to each request.
+
+        Without asynchronous steps it waits, and returns what this step added.
+        """
         start = time.perf_counter()
-        prefill = self._scheduler.next_prefill()
-        if prefill is not None:
-            deltas = self._prefill(prefill)
-            tokens = sum(part.count for part in prefill.slices)
-            self.prefill_stats.add(tokens, time.perf_counter() - start)
-        elif self._scheduler.slots.decoding:
-            deltas = self._decode()
-            self.decode_stats.add(len(deltas), time.perf_counter() - start)
-        else:
-            deltas = []
+        deltas = self._expire()
+        if self._scheduler.must_preempt:
+            deltas += self.flush()  # a request that has just ended may free what is needed
+        step = self._scheduler.next_step()
+        flight = None
+        if step is not None:
+            flight = self._prefill(step) if isinstance(step, PrefillStep) else self._decode(step)
+            self._scheduler.dispatched(step)
+        deltas += self.flush()
+        self._flight = flight
+        if not self.sizes.asynchronous:
+            deltas += self.flush()
+        if step is not None:
+            self._count(step, time.perf_counter() - start)
         return deltas
+
+    def flush(self) -> list[Delta]:
+        """Wait for the step under way, if there is one; returns what it added."""
+        flight, self._flight = self._flight, None
+        return self._commit(flight) if flight else []
 
     @property
     def program_report(self) -> list[ProgramReport]:
@@ -113,9 +152,15 @@ class LLMEngine:
                 return FinishReason.ERROR, (
                     f"token {place} of the prompt is {token}; ids must be from 0 to {vocab - 1}"
                 )
+        for name in ("logit_bias", "stop_token_ids"):
+            for token in getattr(request.params, name):
+                if token >= vocab:
+                    return FinishReason.ERROR, (
+                        f"{name} has token {token}; ids must be from 0 to {vocab - 1}"
+                    )
         return None, ""
 
-    def _prefill(self, step: PrefillStep) -> list[Delta]:
+    def _prefill(self, step: PrefillStep) -> _Flight:
         ending = [part.request for part in step.slices if part.last]
         draws = host_draws(ending, self._programs.prefill_bucket(step.rows).outputs)
         for request in ending:
@@ -125,60 +170,82 @@ class LLMEngine:
         self._cache, packed = self._programs.prefill(
             self._params, self._cache, step.rows, slices, draws
         )
-        for part in step.slices:
-            self._scheduler.computed(part)
-        return self._commit(ending, range(len(ending)), read_sample(packed))
+        return _Flight(packed, list(enumerate(ending)))
 
-    def _decode(self) -> list[Delta]:
+    def _decode(self, step: DecodeStep) -> _Flight:
         slots = self._scheduler.slots
-        running = slots.decoding
         self._cache, packed = self._programs.decode(
-            self._params, self._cache, slots.token_ids, slots.start, slots.block_tables, slots.draws
+            self._params, self._cache, slots.start, slots.block_tables, slots.draws
         )
-        for _, request in running:
-            request.computed += 1
-        requests = [request for _, request in running]
-        return self._commit(requests, [slot for slot, _ in running], read_sample(packed))
+        return _Flight(packed, step.rows)
 
-    def _commit(
-        self, requests: Iterable[Request], rows: Iterable[int], sample: Sample
-    ) -> list[Delta]:
-        """Give each request the token of its row; go on with those that are not done."""
-        return [self._commit_row(request, row, sample) for request, row in zip(requests, rows)]
+    def _commit(self, flight: _Flight) -> list[Delta]:
+        """Give each request the token of its row.
+
+        A request that ended after the step was chosen wasted its row: the token is dropped.
+        """
+        sample = read_sample(flight.packed)
+        return [
+            self._commit_row(request, row, sample)
+            for row, request in flight.rows
+            if not request.finished
+        ]
 
     def _commit_row(self, request: Request, row: int, sample: Sample) -> Delta:
-        slots = self._scheduler.slots
-        started = bool(request.token_ids)
         if sample.failed[row]:
-            error = (
+            self._scheduler.prefix.forget(request.blocks)
+            return self._fail(
+                request,
+                FinishReason.ERROR,
                 f"the model's output at position {request.length - 1} is not finite; "
-                "check the checkpoint, or report the prompt"
+                "check the checkpoint, or report the prompt",
             )
-            request.fail(FinishReason.ERROR, error)
-            self._scheduler.release(request)
-            return Delta(request.index, [], [], request.finish_reason, error)
         token, logprob = int(sample.token_ids[row]), float(sample.logprobs[row])
-        request.append(token, logprob, self.config.eos_token_id, self.sizes.max_model_len)
+        top = top_entries(sample, row, request.params.top_logprobs)
+        request.append(token, logprob, self.config.eos_token_id, self.sizes.max_model_len, top)
+        if request.length % CACHE_BLOCK_TOKENS == 1:  # the newest token's keys are not computed
+            self._scheduler.prefix.store(request, request.length - 1)
         if request.finished:
             self._scheduler.release(request)
-        elif started:
-            slots.advance(request)
+        return Delta(
+            request.index,
+            [token],
+            [logprob],
+            request.finish_reason,
+            top_logprobs=[top] if top else [],
+            answer=request.answer,
+        )
+
+    def _expire(self) -> list[Delta]:
+        late = self._scheduler.expired(time.monotonic())
+        sentence = "its deadline passed before it was done; allow more time, or send less at once"
+        return [self._fail(request, FinishReason.DEADLINE, sentence) for request in late]
+
+    def _fail(self, request: Request, reason: FinishReason, error: str) -> Delta:
+        request.fail(reason, error)
+        self._scheduler.release(request)
+        return Delta(request.index, [], [], reason, error, answer=request.answer)
+
+    def _count(self, step: PrefillStep | DecodeStep, seconds: float) -> None:
+        if isinstance(step, PrefillStep):
+            self.prefill_stats.add(sum(part.count for part in step.slices), seconds)
         else:
-            slots.begin(request)
-        return Delta(request.index, [token], [logprob], request.finish_reason)
+            self.decode_stats.add(len(step.rows), seconds)
 
 
 def _model_slice(part: PromptSlice, config: ModelConfig) -> Slice:
     request, start = part.request, part.request.computed
     assert request.slot is not None
-    ids = request.prompt_token_ids
     look_back = config.engram.max_ngram_size - 1 if config.engram else 0
     return Slice(
         slot=request.slot,
-        token_ids=ids[start : start + part.count],
+        token_ids=request.known_tokens(start, start + part.count),
         start=start,
-        known_length=len(ids),
+        # not the output: after a preemption its rows are computed as decoding computed them
+        known_length=len(request.prompt_token_ids),
         blocks=request.blocks,
-        previous_ids=ids[max(start - look_back, 0) : start],
+        previous_ids=request.known_tokens(max(start - look_back, 0), start),
+        valid_start=request.window_start,
+        stored_length=request.stored_tokens,
         outputs=[part.count - 1] if part.last else [],
     )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.draws import Draws, idle_draws
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.packing import Packing
-from dsinfer_jax.engine.request import Request
+from dsinfer_jax.engine.request import Request, TopLogprobs
 from dsinfer_jax.engine.sampler import Sample, sample
 from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS
 from dsinfer_jax.engine.slot_state import (
@@ -84,6 +84,7 @@ class _Shape:
     name: str
     bucket: Bucket
     example: Plan
+    decodes: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,17 +121,19 @@ class Programs:
         abstract_cache = model_cache.abstract(config, sizes.cache_sizes, numerics)
         empty = empty_state(sizes.slots, config.vocab_size)
         abstract_state = jax.tree.map(_abstract, empty)
+        newest = np.zeros(sizes.slots, np.int32)
 
         def build(shape: _Shape) -> _Program:
             if progress is not None:
                 progress(f"preparing the program {shape.name!r}")
-            packing = Packing((shape.example, idle_draws(shape.bucket.outputs)))
-            step = _step_function(packing, config, numerics)
+            outputs = shape.bucket.outputs
+            packing = Packing((shape.example, idle_draws(outputs), np.zeros(outputs, np.int32)))
+            step = _step_function(packing, shape.decodes, config, numerics)
             inputs = jax.ShapeDtypeStruct((packing.size,), jnp.int32)
             open_masks = _open_masks(shape.bucket.outputs, config.vocab_size)
             compiled, report = _compile(
-                shape, step, abstract_params, abstract_cache, abstract_state, inputs,
-                _abstract(open_masks),
+                shape, step, abstract_params, abstract_cache, abstract_state, _abstract(newest),
+                inputs, _abstract(open_masks),
             )  # fmt: skip
             return _Program(compiled, packing, shape.bucket, report, jax.device_put(open_masks))
 
@@ -141,6 +144,7 @@ class Programs:
         self._prefill = dict(zip(sizes.prefill_rows, prefill))
         self._set_slot = _compile_set_slot(abstract_state)
         self._state: SlotState = jax.device_put(empty)
+        self._newest: Array = jax.device_put(newest)  # each slot's newest token
         self.report = [program.report for program in (*prefill, self._decode)]
         self.seconds = time.perf_counter() - start
 
@@ -174,21 +178,31 @@ class Programs:
         """
         program = self._prefill[rows]
         plan = prefill_plan(slices, program.bucket, self._config, self._sizes.truncation)
-        return self._run(program, params, cache, plan, draws, masks)
+        draws_for = np.full(program.bucket.outputs, self._sizes.slots)
+        wanted = [part.slot for part in slices for _ in part.outputs]
+        draws_for[: len(wanted)] = wanted
+        return self._run(program, params, cache, plan, draws, draws_for, masks)
 
     def decode(
         self,
         params: Params,
         cache: Cache,
-        token_ids: np.ndarray,
         start: np.ndarray,
         block_tables: np.ndarray,
         draws: Draws,
         masks: np.ndarray | None = None,
     ) -> tuple[Cache, Array]:
-        """Dispatch a decode step: see `decode_plan`. The cache is given away."""
+        """Dispatch a decode step: see `decode_plan`. The cache is given away.
+
+        Each slot's newest token is on the device, where the step that drew it left it.
+        """
+        slots, query_rows = self._sizes.slots, self._sizes.query_rows
+        token_ids = np.zeros((slots, query_rows), np.int32)
         plan = decode_plan(token_ids, start, block_tables, self._config)
-        return self._run(self._decode, params, cache, plan, draws, masks)
+        draws_for = np.where(start >= 0, np.arange(slots), slots)
+        return self._run(
+            self._decode, params, cache, plan, draws, np.repeat(draws_for, query_rows), masks
+        )
 
     def prefill_bucket(self, rows: int) -> Bucket:
         return self._prefill[rows].bucket
@@ -200,11 +214,15 @@ class Programs:
         cache: Cache,
         plan: Plan,
         draws: Draws,
+        draws_for: np.ndarray,
         masks: np.ndarray | None,
     ) -> tuple[Cache, Array]:
-        inputs = jax.device_put(program.packing.pack((plan, draws)))
+        inputs = jax.device_put(program.packing.pack((plan, draws, draws_for.astype(np.int32))))
         allowed = program.open_masks if masks is None else jax.device_put(masks)
-        cache, self._state, packed = program.compiled(params, cache, self._state, inputs, allowed)
+        cache, self._state, self._newest, packed = program.compiled(
+            params, cache, self._state, self._newest, inputs, allowed
+        )
+        packed.copy_to_host_async()
         return cache, packed
 
 
@@ -222,6 +240,12 @@ def read_sample(packed: Array) -> Sample:
     )
 
 
+def top_entries(chosen: Sample, row: int, count: int) -> TopLogprobs:
+    """The best `count` tokens of a row with their log-probabilities; of a sample on the host."""
+    ids, logprobs = chosen.top_ids[row, :count], chosen.top_logprobs[row, :count]
+    return list(zip(ids.tolist(), logprobs.tolist()))
+
+
 def _prefill_shapes(config: ModelConfig, sizes: EngineConfig) -> Iterator[_Shape]:
     for rows in sizes.prefill_rows:
         bucket = sizes.prefill_bucket(rows)
@@ -235,7 +259,9 @@ def _decode_shape(config: ModelConfig, sizes: EngineConfig) -> _Shape:
         np.zeros((sizes.slots, sizes.table_width), np.int32),
         config,
     )
-    return _Shape(f"decode {sizes.slots} x {sizes.query_rows}", sizes.decode_bucket, idle)
+    return _Shape(
+        f"decode {sizes.slots} x {sizes.query_rows}", sizes.decode_bucket, idle, decodes=True
+    )
 
 
 @contextmanager
@@ -253,16 +279,27 @@ def _open_masks(rows: int, vocab_size: int) -> np.ndarray:
     return np.full((rows, mask_words(vocab_size)), -1, np.int32)
 
 
-def _step_function(packing: Packing, config: ModelConfig, numerics: Numerics) -> Callable[..., Any]:
+def _step_function(
+    packing: Packing, decodes: bool, config: ModelConfig, numerics: Numerics
+) -> Callable[..., Any]:
     def step(
-        params: Params, cache: Cache, state: SlotState, inputs: Array, masks: Array
-    ) -> tuple[Cache, SlotState, Array]:
-        plan, draws = packing.unpack(inputs)
+        params: Params, cache: Cache, state: SlotState, newest: Array, inputs: Array, masks: Array
+    ) -> tuple[Cache, SlotState, Array, Array]:
+        plan, draws, draws_for = packing.unpack(inputs)
+        if decodes:
+            plan = _with_newest(plan, newest)
         cache, result = forward(params, cache, plan, config, numerics)
         chosen, state = sample(result.logits, draws, state, masks)
-        return cache, state, _packed(chosen)
+        newest = newest.at[draws_for].set(jnp.asarray(chosen.token_ids), mode="drop")
+        return cache, state, newest, _packed(chosen)
 
     return step
+
+
+def _with_newest(plan: Plan, newest: Array) -> Plan:
+    """A decode plan whose slots' first rows are their newest tokens."""
+    token_ids = jnp.asarray(plan.token_ids).reshape(len(newest), -1).at[:, 0].set(newest)
+    return replace(plan, token_ids=token_ids.reshape(-1))
 
 
 def _packed(chosen: Sample) -> Array:
@@ -288,7 +325,7 @@ def _compile(shape: _Shape, step: Callable[..., Any], *arguments: Any) -> tuple[
     events = _jax.compile_events()
     hits = events.hits_of_thread
     start = time.perf_counter()
-    lowered = _jax.jit(step, donate=("cache", "state")).lower(*arguments)
+    lowered = _jax.jit(step, donate=("cache", "state", "newest")).lower(*arguments)
     traced = time.perf_counter()
     compiled = lowered.compile()
     report = ProgramReport(

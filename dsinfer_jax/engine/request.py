@@ -21,7 +21,26 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens or the longest sequence of the engine
     ABORT = "abort"
     PROMPT_TOO_LONG = "prompt_length_exceeded"
+    DEADLINE = "deadline_exceeded"
     ERROR = "error"  # this request alone; RequestOutput.error says what
+
+
+@dataclass(frozen=True)
+class CacheMiss:
+    """Why not more of a prompt came from the prefix cache.
+
+    Attributes:
+        block: the first block of 128 tokens that was not used.
+        part: of the cache that lacks it: "blocks" (compressed keys), or "windows" (window keys,
+            which are rebuilt by computing tokens again).
+        token: place of the token at which the match ended.
+        detail: the same as a sentence.
+    """
+
+    block: int
+    part: str
+    token: int
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,9 @@ class RequestOutput:
         stop_reason: the stop string or stop token that ended it, otherwise None.
         top_logprobs: the most likely tokens in place of each generated one; None if not wanted.
         answer: which of the prompt's `n` answers it is.
+        cached_tokens: known tokens that were not computed when it last started, because the
+            prefix cache had them.
+        why_miss: why those are not more; None: as many as are possible, or it never started.
     """
 
     index: int
@@ -51,6 +73,8 @@ class RequestOutput:
     stop_reason: str | int | None = None
     top_logprobs: list[TopLogprobs] | None = None
     answer: int = 0
+    cached_tokens: int = 0
+    why_miss: CacheMiss | None = None
 
 
 @dataclass(frozen=True)
@@ -86,11 +110,21 @@ class Request:
         index: number by which results are told apart.
         prompt_token_ids, params: as given.
         seed: `params.seed`, or one drawn for this request.
+        priority: lower runs first; equals in order of arrival.
+        deadline: on the engine's clock (time.monotonic): past it the request fails. None: never.
+        tenant: requests of different tenants never share cached prefixes.
+        answer: which of the prompt's `n` answers it is.
         coupled: draw with noise that no draft can change (design.md 6).
         token_ids, logprobs, top_logprobs: generated so far.
-        computed: positions whose keys are in the cache; everything below `length` but the newest
-            token once the prompt is done.
+        arrival: place in the order of arrival; set by the scheduler.
         slot, blocks: places in the cache while running.
+        target: known tokens when it was admitted, which it has to compute before it decodes.
+        computed: of those, how many are in the cache.
+        window_start: first token whose window keys this run has.
+        stored_tokens: whose compressed keys came from the cache; they are not written again.
+        block_digests, stored_blocks: of the prefix cache.
+        cached_tokens, why_miss: see RequestOutput.
+        preemptions: how often it lost its place and started again.
         finish_reason, stop_reason, error: set when it ends.
     """
 
@@ -98,13 +132,26 @@ class Request:
     prompt_token_ids: Sequence[int]
     params: SamplingParams
     seed: int = -1
+    priority: int = 0
+    deadline: float | None = None
+    tenant: str = ""
+    answer: int = 0
     coupled: bool = False
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[TopLogprobs] = field(default_factory=list)
-    computed: int = 0
+    arrival: int = 0
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
+    target: int = 0
+    computed: int = 0
+    window_start: int = 0
+    stored_tokens: int = 0
+    block_digests: list[bytes] = field(default_factory=list)
+    stored_blocks: int = 0
+    cached_tokens: int = 0
+    why_miss: CacheMiss | None = None
+    preemptions: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
@@ -120,19 +167,34 @@ class Request:
         return len(self.prompt_token_ids) + len(self.token_ids)
 
     @property
-    def prompt_rest(self) -> int:
-        """Prompt tokens still to be computed."""
-        return max(len(self.prompt_token_ids) - self.computed, 0)
+    def rest(self) -> int:
+        """Known tokens still to be computed before the request can decode."""
+        return self.target - self.computed
+
+    def known_tokens(self, start: int, stop: int) -> list[int]:
+        """Prompt and output from `start` to before `stop`."""
+        prompt = len(self.prompt_token_ids)
+        output = self.token_ids[max(start - prompt, 0) : max(stop - prompt, 0)]
+        return [*self.prompt_token_ids[start:stop], *output]
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 
-    def append(self, token: int, logprob: float, eos_token_id: int, longest: int) -> None:
+    def append(
+        self,
+        token: int,
+        logprob: float,
+        eos_token_id: int,
+        longest: int,
+        top: TopLogprobs | None = None,
+    ) -> None:
         """Take a sampled token and end the request if it is the last (engine.md 2.6)."""
         assert not self.finished
         self.token_ids.append(token)
         self.logprobs.append(logprob)
+        if top:
+            self.top_logprobs.append(top)
         if token == eos_token_id and not self.params.ignore_eos:
             self.finish_reason = FinishReason.STOP
         elif token in self.params.stop_token_ids:

@@ -1,11 +1,13 @@
 """The decode slots: what a decode step needs of each running request, as host arrays.
 
-A slot's row is written when its request starts to decode and advanced by one token a step, so that
-a step costs the host the same however long the requests are.
+A slot's row is written when its request starts to decode; a step moves all rows on at once, so that
+it costs the host the same however long the requests are. Rows move on when a step is dispatched,
+before its tokens are known: those stay on the device.
 """
 
 import numpy as np
 
+from dsinfer_jax.config import CACHE_BLOCK_TOKENS
 from dsinfer_jax.engine.draws import clear_draw, idle_draws, set_draw
 from dsinfer_jax.engine.request import Request
 
@@ -14,16 +16,18 @@ class SlotTable:
     """Free slots, and the arrays of the slots that decode.
 
     Attributes:
-        token_ids: [slots, 1] int32, the newest token, not yet computed.
-        start: [slots] int32, its position; -1: the slot does not decode.
+        start: [slots] int32, position of the newest token, which is not computed yet; -1: the slot
+            does not decode, or its request is known to end with the step under way.
         block_tables: [slots, table width] int32.
         draws: of each slot's next token.
-        requests: the request that decodes in each slot.
+        requests: the request that holds each slot and has its known tokens computed.
     """
 
     def __init__(self, slots: int, table_width: int) -> None:
         self._free = list(range(slots - 1, -1, -1))
-        self.token_ids = np.zeros((slots, 1), np.int32)
+        self._taken = [False] * slots
+        self._rest = np.zeros(slots, np.int32)  # tokens that may still be drawn
+        self._capacity = np.zeros(slots, np.int32)  # positions that the blocks hold
         self.start = np.full(slots, -1, np.int32)
         self.block_tables = np.zeros((slots, table_width), np.int32)
         self.draws = idle_draws(slots)
@@ -34,38 +38,72 @@ class SlotTable:
         return len(self._free)
 
     @property
+    def used(self) -> int:
+        return len(self.requests) - len(self._free)
+
+    @property
+    def any_decoding(self) -> bool:
+        return bool((self.start >= 0).any())
+
+    @property
     def decoding(self) -> list[tuple[int, Request]]:
-        """Slots that decode and their requests, in order of slot."""
-        return [(slot, request) for slot, request in enumerate(self.requests) if request]
+        """Slots that decode in the next step and their requests, in order of slot."""
+        slots = np.flatnonzero(self.start >= 0).tolist()
+        return [(slot, request) for slot in slots if (request := self.requests[slot])]
+
+    @property
+    def short(self) -> list[Request]:
+        """Requests whose next token has no place in their blocks."""
+        slots = np.flatnonzero(self.start >= self._capacity).tolist()
+        return [request for slot in slots if (request := self.requests[slot])]
 
     def take(self) -> int:
-        return self._free.pop()
+        slot = self._free.pop()
+        self._taken[slot] = True
+        return slot
 
     def give_back(self, slot: int) -> None:
         """Free a slot; it must be in use."""
-        assert slot not in self._free, f"slot {slot} was given back twice"
+        assert self._taken[slot], f"slot {slot} was given back twice"
+        self._taken[slot] = False
         self._free.append(slot)
         self.requests[slot] = None
-        self.start[slot] = -1
-        clear_draw(self.draws, slot)
+        self._stop(slot)
 
-    def begin(self, request: Request) -> None:
-        """Let a request whose prompt is done decode from the next step on."""
-        slot = request.slot
+    def begin(self, request: Request, longest: int) -> None:
+        """Let a request decode from the next step on; its next token is being drawn.
+
+        Args:
+            longest: most tokens of a sequence that are computed.
+        """
+        slot, length = request.slot, request.length
         assert slot is not None
         self.requests[slot] = request
+        self._rest[slot] = min(
+            request.params.max_tokens - len(request.token_ids) - 1, longest - length
+        )
+        if self._rest[slot] <= 0:
+            return
         self.block_tables[slot] = 0
-        self.block_tables[slot, : len(request.blocks)] = request.blocks
-        set_draw(self.draws, slot, request, request.length)
-        self._place(slot, request)
+        self.extend(request)
+        set_draw(self.draws, slot, request, length + 1)
+        self.start[slot] = length
 
-    def advance(self, request: Request) -> None:
-        """Move to the request's newest token."""
-        slot = request.slot
-        assert slot is not None
-        self.draws.positions[slot] = request.length
-        self._place(slot, request)
+    def extend(self, request: Request) -> None:
+        """Note that the request has more blocks."""
+        blocks = request.blocks
+        self.block_tables[request.slot, : len(blocks)] = blocks
+        self._capacity[request.slot] = len(blocks) * CACHE_BLOCK_TOKENS
 
-    def _place(self, slot: int, request: Request) -> None:
-        self.token_ids[slot, 0] = request.token_ids[-1]
-        self.start[slot] = request.length - 1
+    def advance(self) -> None:
+        """Move all decoding slots on by the token of the step that was just dispatched."""
+        running = self.start >= 0
+        self.start[running] += 1
+        self.draws.positions[running] += 1
+        self._rest[running] -= 1
+        for slot in np.flatnonzero(running & (self._rest <= 0)).tolist():
+            self._stop(slot)
+
+    def _stop(self, slot: int) -> None:
+        self.start[slot] = -1
+        clear_draw(self.draws, slot)
