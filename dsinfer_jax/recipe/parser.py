@@ -37,35 +37,38 @@ class Parser:
         if by_id is not self._by_id:
             self._change_spelling(by_id)
         stage, state = self.stage, self._state
-        if state.is_calm and text and stage.wake.search(text) is None:
-            return [(stage.other, len(text))]
+        position, end = 0, len(text)
+        if state.is_calm:
+            found = stage.wake.search(text)
+            if found is None:
+                return [(stage.other, end)] if end else []
+            position = found.start()
         stages = self._grammar.by_id if by_id else self._grammar.by_text
         portions: list[Portion] = []
         # Unclaimed are `before` characters of earlier pieces and those of this one from `start` on.
         before, start = self._pending, 0
-        position, end = 0, len(text)
         while position < end:
-            if state.is_calm:
-                found = stage.wake.search(text, position)
-                if found is None:
-                    break
-                position = found.start()
             character = text[position]
             following = state.next.get(character) or state.advance(character)
             position += 1
             branch = following.branch
             if branch is None:
                 state = following  # type: ignore[assignment]
-                continue
-            length = following.length  # type: ignore[union-attr]
-            other = before + position - start - length
-            if other > 0:
-                portions.append((stage.other, other))
-            if length:  # only an empty spelling can match nothing
-                portions.append((branch.action, length))
-            before, start = 0, position
-            stage = stages[branch.next]
-            state = stage.markers.entry
+            else:
+                length = following.length  # type: ignore[union-attr]
+                other = before + position - start - length
+                if other > 0:
+                    portions.append((stage.other, other))
+                if length:  # only an empty spelling can match nothing
+                    portions.append((branch.action, length))
+                before, start = 0, position
+                stage = stages[branch.next]
+                state = stage.markers.entry
+            if state.is_calm:
+                found = stage.wake.search(text, position)
+                if found is None:
+                    break
+                position = found.start()
         pending = before + end - start
         if pending > state.waiting:
             portions.append((stage.other, pending - state.waiting))

@@ -170,7 +170,10 @@ class StreamProcessor(LightValue):
             return self._end(_FINISH_REASONS[chunk._value], after_calls=True)
         else:
             return self._push_ready(chunk)
-        self._choose_plain()
+        if self._parser.is_idle:
+            self._choose_plain()
+        else:
+            self._plain = None
         return events
 
     def finish(self) -> list[Any]:
@@ -273,11 +276,10 @@ class StreamProcessor(LightValue):
 
     def _choose_plain(self) -> None:
         """Choose what the fast path does with a piece that holds no marker, if it may be used."""
-        parser = self._parser
-        if not parser.is_idle or self._ended or (self._reader and self._reader.waiting):
+        if self._ended or (self._reader and self._reader.waiting):
             self._plain = None
             return
-        stage = parser.stage
+        stage = self._parser.stage
         self._plain = self._sender.plain(stage.other)
         if self._plain is not None and stage is not self._wake_stage:
             self._wake_stage = stage
