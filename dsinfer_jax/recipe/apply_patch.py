@@ -76,7 +76,17 @@ It is important to remember:
 - File references can only be relative, NEVER ABSOLUTE.
 """
 
-APPLY_PATCH_PARAMETERS: dict[str, Any] = {'type': 'object', 'additionalProperties': False, 'properties': {'input': {'type': 'string', 'description': 'The entire contents of the apply_patch command (the *** Begin Patch ... *** End Patch envelope).'}}, 'required': ['input']}
+APPLY_PATCH_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "input": {
+            "type": "string",
+            "description": "The entire contents of the apply_patch command (the *** Begin Patch ... *** End Patch envelope).",
+        }
+    },
+    "required": ["input"],
+}
 
 # The V4 text lacks one empty line.
 APPLY_PATCH_DESCRIPTION_V4 = APPLY_PATCH_DESCRIPTION.replace("envelope:\n\n", "envelope:\n", 1)
