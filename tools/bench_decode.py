@@ -6,8 +6,9 @@ Eight slots decode one row each. Index and window shapes are the published ones 
 128, 512 selected keys, 2048 candidate blocks of 8, a window of 128, head width 512); the rest of
 the model is small, because its cost does not depend on context. Parts:
 
-    full scan 1   scores of all keys of a ratio-1 source, their top-k and candidate blocks
-    full scan 2   scores of all keys of a ratio-2 source and their top-k: half as many keys
+    full scan 1   reading, scoring and selecting among all keys of a ratio-1 source, with its
+                  candidate blocks; the queries are made before
+    full scan 2   the same for a ratio-2 source without candidates: half as many keys
     product       a plain matrix product of the queries with the keys of full scan 1, decoded before
     restricted    scores and top-k within the candidate blocks
     attention     one attention sub-layer: gather of window and selected keys, decode, attention
@@ -25,6 +26,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -32,13 +34,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsinfer_jax import _jax
-from dsinfer_jax.config import CACHE_BLOCK_TOKENS, LayerSpec, ModelConfig, tiny_formats
+from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig, tiny_formats
+from dsinfer_jax.kernels.index_scores import Queries
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model import init
 from dsinfer_jax.model.attention import attention, low_rank_query
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.forward import forward
-from dsinfer_jax.model.indexer import Selection, select
+from dsinfer_jax.model.indexer import Selection, search
 from dsinfer_jax.model.numerics import POLICIES, Numerics
 from dsinfer_jax.model.observe import unobserved
 from dsinfer_jax.model.params import Params
@@ -96,10 +99,11 @@ class Parts:
         self.cache = random_cache(self.config, sizes, numerics)
         rows = (SLOTS, self.config.hidden_size)
         self.hidden = jax.random.normal(jax.random.key(2), rows, numerics.dtype)
-        self.select = _jax.jit(self._select)
-        self.restrict = _jax.jit(self._restrict)
+        self.search = {
+            layer: _jax.jit(partial(self._search, layer=layer))
+            for layer in (RATIO_2, SOURCE, RESTRICTED)
+        }
         self.attend = _jax.jit(self._attend)
-        self.scan_pairs = _jax.jit(self._scan_pairs)
         self.step = _jax.jit(self._step, donate=("cache",))
         self.product = _jax.jit(_product)
 
@@ -116,27 +120,12 @@ class Parts:
         weights = jax.tree.map(lambda leaf: leaf[layer], params.layers.attention)
         return weights, low_rank_query(hidden, weights, self.config, self.numerics)
 
-    def _scan(
-        self, params: Params, cache: Cache, plan: Plan, hidden: jax.Array, layer: int, found: Any
-    ) -> Selection:
-        spec: LayerSpec = self.config.layers[layer]
-        _, query = self._query(params, layer, hidden)
+    def _search(
+        self, cache: Cache, plan: Plan, queries: Queries, layer: int, found: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        spec = self.config.layers[layer]
         index = self._index(plan, cache)
-        return select(
-            hidden, query, params, cache, plan, index, spec, found, self.config, self.numerics,
-            unobserved,
-        )  # fmt: skip
-
-    def _select(self, params: Params, cache: Cache, plan: Plan, hidden: jax.Array) -> Selection:
-        return self._scan(params, cache, plan, hidden, SOURCE, None)
-
-    def _scan_pairs(self, params: Params, cache: Cache, plan: Plan, hidden: jax.Array) -> Selection:
-        return self._scan(params, cache, plan, hidden, RATIO_2, None)
-
-    def _restrict(
-        self, params: Params, cache: Cache, plan: Plan, hidden: jax.Array, candidates: jax.Array
-    ) -> Selection:
-        return self._scan(params, cache, plan, hidden, RESTRICTED, candidates)
+        return search(queries, cache, plan, index, spec, found, self.config, self.numerics)
 
     def _attend(
         self, params: Params, cache: Cache, plan: Plan, hidden: jax.Array, selection: Selection
@@ -160,21 +149,25 @@ class Parts:
         """The parts at one context, ready to be timed."""
         plan = jax.device_put(self.plan(context))
         config, numerics = self.config, self.numerics
-        selection = self.select(self.params, self.cache, plan, self.hidden)
         heads = (SLOTS, config.index_n_heads, config.index_head_dim)
         keys = (SLOTS, context, config.index_head_dim)
         queries = jax.random.normal(jax.random.key(3), heads, numerics.dtype)
         decoded = jax.random.normal(jax.random.key(4), keys, numerics.dtype)
+        weights = jax.random.normal(jax.random.key(5), heads[:2], jnp.float32)
 
-        def run(part: Callable[..., Any], *more: Any) -> Callable[[], Any]:
-            return lambda: part(self.params, self.cache, plan, self.hidden, *more)
+        def searching(layer: int, found: jax.Array | None = None) -> Callable[[], Any]:
+            visible = jnp.full(SLOTS, context // config.layers[layer].ratio, jnp.int32)
+            asked = Queries(queries, weights, visible)
+            return lambda: self.search[layer](self.cache, plan, asked, found=found)
 
+        chosen, candidates = searching(SOURCE)()
+        selection = Selection(chosen, candidates)
         return {
-            "full scan 1": run(self.select),
-            "full scan 2": run(self.scan_pairs),
+            "full scan 1": searching(SOURCE),
+            "full scan 2": searching(RATIO_2),
             "product": lambda: self.product(queries, decoded),
-            "restricted": run(self.restrict, selection.candidates),
-            "attention": run(self.attend, selection),
+            "restricted": searching(RESTRICTED, candidates),
+            "attention": lambda: self.attend(self.params, self.cache, plan, self.hidden, selection),
             "step": lambda: self.run_step(plan),
         }
 

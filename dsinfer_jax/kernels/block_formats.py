@@ -6,6 +6,8 @@ two per byte ue8m0  one byte b, a scale of 2^(b - 127)
 Everything is exact bit arithmetic in plain jax: equal on every back end.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -49,11 +51,11 @@ def e4m3_blocks(x: Array, block: int = 32) -> tuple[Array, Array]:
 
 
 def e2m1_blocks(x: Array, block: int = 32) -> tuple[Array, Array]:
-    """Quantise the last axis: packed e2m1 [..., n / 2] and ue8m0 bytes [..., n / block]."""
+    """Quantise the last axis: e2m1 codes [..., n], not packed, and ue8m0 bytes [..., n / block]."""
     blocks = _blocks(x, block)
     scale = exponent_bytes(jnp.max(jnp.abs(blocks), axis=-1), E2M1_MAX, E2M1_FLOOR)
     codes = e2m1_codes(blocks * power_of_two(254 - scale)[..., None])
-    return pack_nibbles(codes.reshape(x.shape)), scale
+    return codes.reshape(x.shape), scale
 
 
 def e2m1_e4m3_blocks(x: Array, block: int = 16) -> tuple[Array, Array]:
@@ -102,6 +104,28 @@ def unpack_nibbles(packed: Array) -> Array:
     """Inverse of `pack_nibbles`: [..., n] -> [..., 2 n]."""
     pairs = jnp.stack([packed & 15, packed >> 4], axis=-1)
     return pairs.reshape(*packed.shape[:-1], -1)
+
+
+def pack_halves(codes: Array) -> Array:
+    """Two codes per byte, the first half of the axis in the low nibbles: [..., n] -> [..., n / 2].
+
+    Unlike pairs, halves unpack without interleaving, which costs as much as the decoding itself.
+    """
+    low, high = jnp.split(codes, 2, axis=-1)
+    return low | (high << 4)
+
+
+def decode_e2m1_halves(packed: Array, scale: Array, dtype: jnp.dtype) -> tuple[Array, Array]:
+    """Both halves [..., n / 2] of vectors packed by `pack_halves`; ue8m0 bytes [..., n / block]."""
+    half = packed.shape[-1]
+    block = 2 * half // scale.shape[-1]
+    split_block = math.gcd(block, half)  # a block may straddle the middle
+    factor = jnp.repeat(power_of_two(scale), block // split_block, axis=-1)
+    low_scale, high_scale = jnp.split(factor, 2, axis=-1)
+    return (
+        _times_block_scale(e2m1_values(packed & 15), low_scale, dtype),
+        _times_block_scale(e2m1_values(packed >> 4), high_scale, dtype),
+    )
 
 
 def _times_block_scale(values: Array, scale: Array, dtype: jnp.dtype) -> Array:

@@ -6,8 +6,8 @@ keys of each row's candidate blocks: its cost is bounded by the candidate set. T
 key index.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,21 @@ class Queries(NamedTuple):
     heads: Array
     weights: Array
     visible_keys: Array
+
+
+Keys = tuple[Array, ...]  # [groups, n, part] parts of key vectors, side by side in the last axis
+
+
+class Reader(NamedTuple):
+    """How a full scan reads keys.
+
+    Attributes:
+        fetch: chunk number -> keys [tiles, chunk, ...] of each tile's sequence.
+        chunk: keys per chunk, a multiple of the candidate block size.
+    """
+
+    fetch: Callable[[Array], Keys]
+    chunk: int
 
 
 class Running(NamedTuple):
@@ -79,24 +94,29 @@ def ascending(keys: Array) -> Array:
     return jnp.where(ordered == last, -1, ordered)
 
 
-def scores(queries: Queries, keys: Array, store: Callable[[Array], Array]) -> Array:
+def scores(queries: Queries, keys: Keys, store: Callable[[Array], Array]) -> Array:
     """sum_h weight_h max(query_h . key, 0), rounded by `store`, as float32.
 
     Args:
-        keys: [groups, n, index_dim]; the rows are split evenly over the groups.
+        keys: of `groups` sequences; the rows are split evenly over the groups.
 
     Returns:
         [rows, n]. A score of -0 becomes +0, so that equal scores tie.
     """
     rows, heads, width = queries.heads.shape
-    groups = keys.shape[0]
-    products = jnp.einsum(
-        "gxd,gnd->gxn",
-        queries.heads.reshape(groups, rows // groups * heads, width),
-        keys,
-        precision=lax.Precision.HIGHEST,
-        preferred_element_type=jnp.float32,
-    ).reshape(rows, heads, -1)
+    groups = keys[0].shape[0]
+    by_group = queries.heads.reshape(groups, rows // groups * heads, width)
+    products, first = jnp.float32(0.0), 0
+    for part in keys:
+        products = products + jnp.einsum(
+            "gxd,gnd->gxn",
+            by_group[..., first : first + part.shape[-1]],
+            part,
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
+        )
+        first += part.shape[-1]
+    products = products.reshape(rows, heads, -1)
     weighted = jnp.maximum(products, 0.0) * queries.weights[..., None]
     total = weighted[:, 0]
     for head in range(1, heads):  # an ordered sum: the same bits for any number of rows
@@ -107,8 +127,7 @@ def scores(queries: Queries, keys: Array, store: Callable[[Array], Array]) -> Ar
 
 def full_scan(
     queries: Queries,
-    fetch: Callable[[Array], Array],
-    chunk: int,
+    readers: Sequence[Reader],
     topk: int,
     store: Callable[[Array], Array],
     candidates: tuple[int, int] | None = None,
@@ -116,8 +135,8 @@ def full_scan(
     """The best keys of each row among all visible ones, and its candidate blocks.
 
     Args:
-        fetch: chunk number -> keys [tiles, chunk, index_dim] of each tile's sequence.
-        chunk: keys per chunk, a multiple of the candidate block size.
+        readers: from large chunks to small ones, each chunk a multiple of the next: large chunks
+            cost less per key, small ones waste less at the end.
         topk: keys to keep.
         candidates: (blocks to keep, keys per block), or None.
 
@@ -125,31 +144,55 @@ def full_scan(
         keys [rows, topk] ascending, -1 padded; candidate blocks [rows, blocks] likewise, or None.
     """
     rows = queries.heads.shape[0]
-    visible = queries.visible_keys[:, None]
     blocks, size = candidates or (0, 1)
+    state = (empty(rows, topk), empty(rows, blocks))
+    longest = jnp.max(queries.visible_keys)
+    done = jnp.int32(0)  # keys
+    for place, (fetch, chunk) in enumerate(readers):
+        last = place == len(readers) - 1
+        end = -(-longest // chunk) if last else longest // chunk
 
-    def step(number: Array, state: tuple[Running, Running]) -> tuple[Running, Running]:
-        best, best_blocks = state
-        keys = number * chunk + jnp.arange(chunk, dtype=jnp.int32)
-        score = jnp.where(keys < visible, scores(queries, fetch(number), store), -jnp.inf)
-        best = merge(best, score, keys)
-        if candidates is not None:
-            ids = number * (chunk // size) + jnp.arange(chunk // size, dtype=jnp.int32)
-            block_max = jnp.max(score.reshape(rows, -1, size), axis=-1)
-            block_max = jnp.minimum(block_max, jnp.finfo(jnp.bfloat16).max.astype(jnp.float32))
-            last = (visible - 1) // size  # always kept: it may be the newest, partial block
-            block_max = jnp.where((ids == last) & (visible > 0), jnp.inf, block_max)
-            best_blocks = append_or_merge(best_blocks, block_max, ids, ids[0])
-        return best, best_blocks
+        def step(
+            number: Array, state: tuple[Running, Running], fetch: Any = fetch, chunk: int = chunk
+        ) -> tuple[Running, Running]:
+            keys = number * chunk + jnp.arange(chunk, dtype=jnp.int32)
+            visible = keys < queries.visible_keys[:, None]
+            score = jnp.where(visible, scores(queries, fetch(number), store), -jnp.inf)
+            best, best_blocks = state
+            if candidates is not None:
+                found = block_maxima(score, keys[0], queries.visible_keys, size)
+                best_blocks = append_or_merge(best_blocks, *found)
+            return merge(best, score, keys), best_blocks
 
-    chunks = -(-jnp.max(queries.visible_keys) // chunk)
-    best, best_blocks = lax.fori_loop(0, chunks, step, (empty(rows, topk), empty(rows, blocks)))
-    return ascending(best.keys), ascending(best_blocks.keys) if candidates is not None else None
+        state = lax.fori_loop(done // chunk, end, step, state)
+        done = end * chunk
+    best, best_blocks = state
+    if candidates is None:
+        return ascending(best.keys), None
+    # while every block fits they were appended in order
+    in_order = done // size <= blocks
+    kept = lax.cond(in_order, lambda keys: keys, ascending, best_blocks.keys)
+    return ascending(best.keys), kept
+
+
+def block_maxima(
+    score: Array, first_key: Array, visible_keys: Array, size: int
+) -> tuple[Array, Array, Array]:
+    """(maxima [rows, n], block numbers [n], the first of them) of scores of consecutive keys.
+
+    The last block of a row is always kept: it may be the newest, partial one (model.md 6.5).
+    """
+    maxima = jnp.max(score.reshape(score.shape[0], -1, size), axis=-1)
+    maxima = jnp.minimum(maxima, jnp.finfo(jnp.bfloat16).max.astype(jnp.float32))
+    numbers = first_key // size + jnp.arange(maxima.shape[1], dtype=jnp.int32)
+    visible = visible_keys[:, None]
+    newest = (numbers == (visible - 1) // size) & (visible > 0)
+    return jnp.where(newest, jnp.inf, maxima), numbers, numbers[0]
 
 
 def candidate_scan(
     queries: Queries,
-    fetch: Callable[[Array], Array],
+    fetch: Callable[[Array], Keys],
     candidate_blocks: Array,
     size: int,
     blocks_per_chunk: int,
@@ -159,7 +202,7 @@ def candidate_scan(
     """The best keys of each row within its candidate blocks.
 
     Args:
-        fetch: key numbers [rows, n] -> keys [rows, n, index_dim].
+        fetch: key numbers [rows, n] -> keys of n per row.
         candidate_blocks: [rows, blocks] ascending, -1 padded.
         size: keys per block.
 

@@ -145,14 +145,22 @@ def encode_main(keys: Array, config: ModelConfig, numerics: Numerics) -> Stored:
 
 
 def encode_index(keys: Array, numerics: Numerics) -> Stored:
-    """Index keys or queries [..., index_dim]: e2m1 in blocks of 32."""
+    """Index keys or queries [..., index_dim]: e2m1 in blocks of 32, packed by halves."""
     if not numerics.rounds:
         return Stored(keys.astype(jnp.float32), None)
-    return Stored(*block_formats.e2m1_blocks(keys))
+    codes, scale = block_formats.e2m1_blocks(keys)
+    return Stored(block_formats.pack_halves(codes), scale)
+
+
+def decode_index(stored: Stored, numerics: Numerics) -> tuple[Array, ...]:
+    """Values of index keys or queries, in parts that lie side by side in the last axis."""
+    if stored.scale is None:
+        return (stored.codes,)
+    return block_formats.decode_e2m1_halves(stored.codes, stored.scale, numerics.dtype)
 
 
 def decode(stored: Stored, numerics: Numerics) -> Array:
-    """Values of stored vectors in the policy's type; exact in bf16."""
+    """Values of window keys or compressed keys in the policy's type; exact in bf16."""
     if stored.scale is None:
         return stored.codes
     packed = stored.codes.dtype == jnp.uint8

@@ -110,7 +110,7 @@ def store_index_keys(
     normed = rms_norm(projected, params.index_keys.k_norm[source], config.rms_norm_eps, numerics)
     keys = _rotated(latents._replace(values=normed), spec, config, numerics)
     encoded = caches.encode_index(keys, numerics)
-    observe("index_k", spec.index, caches.decode(encoded, numerics))
+    observe("index_k", spec.index, jnp.concatenate(caches.decode_index(encoded, numerics), -1))
     number = caches.index_key_sources(config, spec.ratio).index(spec.index)
     pages = write_pages(cache.index[spec.ratio], number, encoded, plan, latents)
     return replace(cache, index={**cache.index, spec.ratio: pages})

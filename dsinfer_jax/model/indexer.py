@@ -22,7 +22,7 @@ from dsinfer_jax.model.rotary import inverse_frequencies, rotate
 Array = jax.Array
 
 SCANNED_SCORES = 1 << 21  # rows x heads x keys scored at a time, at most: 8 MiB of float32
-SCANNED_KEYS = 1 << 11  # keys of a sequence scored at a time: short contexts pay for no more
+SMALL_CHUNK = 1 << 11  # keys scored at a time at the end of a scan: short contexts pay for no more
 
 
 class Selection(NamedTuple):
@@ -50,34 +50,42 @@ def select(
     queries = index_queries(h, low_rank_query, params, index, spec, config, numerics)
     observe("index_q", layer, queries.heads)
     observe("index_w", layer, queries.weights)
+    keys, found = search(queries, cache, plan, index, spec, candidates, config, numerics)
+    if spec.candidates == "source":
+        assert found is not None
+        candidates = observe("cand_blocks", layer, found)
+    return Selection(observe("index_ids", layer, keys), candidates)
+
+
+def search(
+    queries: index_scores.Queries,
+    cache: Cache,
+    plan: Plan,
+    index: RowIndex,
+    spec: LayerSpec,
+    candidates: Array | None,
+    config: ModelConfig,
+    numerics: Numerics,
+) -> tuple[Array, Array | None]:
+    """The best visible keys of each query, all or among candidates; a source's candidate blocks."""
     number = caches.index_key_sources(config, spec.ratio).index(spec.index_k_source)
 
-    def read(*places: Array) -> Array:
+    def read(*places: Array) -> index_scores.Keys:
         """Keys at (block,) or (block, offset). A source sliced before a loop would be copied."""
         gathered = jax.tree.map(lambda leaf: leaf[number, *places], cache.index[spec.ratio])
-        return caches.decode(gathered, numerics)
+        return caches.decode_index(gathered, numerics)
 
     if spec.candidates == "restricted":
         assert candidates is not None
-        keys = _select_from_candidates(
-            queries, read, plan, index, spec, candidates, config, numerics
-        )
-    else:
-        kept_blocks = None
-        if spec.candidates == "source":
-            kept_blocks = (config.candidate_topk_blocks, config.candidate_block_size)
-        fetch, chunk = _chunk_reader(read, plan, index, spec.ratio, config)
-        keys, found = index_scores.full_scan(
-            queries,
-            fetch,
-            chunk,
-            topk=config.index_topk,
-            store=numerics.store,
-            candidates=kept_blocks,
-        )
-        if found is not None:
-            candidates = observe("cand_blocks", layer, found)
-    return Selection(observe("index_ids", layer, keys), candidates)
+        keys = _search_candidates(queries, read, plan, index, spec, candidates, config, numerics)
+        return keys, None
+    kept_blocks = None
+    if spec.candidates == "source":
+        kept_blocks = (config.candidate_topk_blocks, config.candidate_block_size)
+    readers = _chunk_readers(read, plan, index, spec.ratio, config)
+    return index_scores.full_scan(
+        queries, readers, config.index_topk, numerics.store, candidates=kept_blocks
+    )
 
 
 def index_queries(
@@ -99,7 +107,9 @@ def index_queries(
     rotated = numerics.store(rotate(heads, positions, inverse_frequencies(config, spec.ratio)))
     weights = product_bf16(h, params.indexers.weights_proj[source], numerics)
     return index_scores.Queries(
-        heads=caches.decode(caches.encode_index(rotated, numerics), numerics),
+        heads=jnp.concatenate(
+            caches.decode_index(caches.encode_index(rotated, numerics), numerics), axis=-1
+        ),
         weights=weights.astype(jnp.float32),
         visible_keys=visible_keys(index, spec.ratio),
     )
@@ -110,26 +120,31 @@ def visible_keys(index: RowIndex, ratio: int) -> Array:
     return (index.positions + 1) // ratio
 
 
-def _chunk_reader(
-    read: Callable[..., Array],
+def _chunk_readers(
+    read: Callable[..., index_scores.Keys],
     plan: Plan,
     index: RowIndex,
     ratio: int,
     config: ModelConfig,
-) -> tuple[Callable[[Array], Array], int]:
-    """(fetch, chunk): a function chunk number -> keys of every tile's sequence, and keys per
-    chunk."""
+) -> list[index_scores.Reader]:
+    """Readers of the keys of every tile's sequence, in large chunks and then in small ones."""
     keys_per_block = CACHE_BLOCK_TOKENS // ratio
     tables = plan.block_tables[index.tile_sequence]  # [tiles, table width]
-    budget = SCANNED_SCORES // (index.positions.shape[0] * config.index_n_heads * keys_per_block)
-    budget = min(budget, SCANNED_KEYS // keys_per_block)
-    blocks = _largest_divisor(tables.shape[1], max(budget, 1))
+    most = SCANNED_SCORES // (index.positions.shape[0] * config.index_n_heads)
+    readers: list[index_scores.Reader] = []
+    for limit in (most, min(most, SMALL_CHUNK)):
+        blocks = _largest_divisor(tables.shape[1], max(limit // keys_per_block, 1))
+        if readers and blocks * keys_per_block == readers[-1].chunk:
+            continue
 
-    def fetch(number: Array) -> Array:
-        some = lax.dynamic_slice_in_dim(tables, number * blocks, blocks, axis=1)
-        return read(some).reshape(tables.shape[0], blocks * keys_per_block, -1)
+        def fetch(number: Array, blocks: int = blocks) -> index_scores.Keys:
+            some = lax.dynamic_slice_in_dim(tables, number * blocks, blocks, axis=1)
+            return jax.tree.map(
+                lambda part: part.reshape(tables.shape[0], blocks * keys_per_block, -1), read(some)
+            )
 
-    return fetch, blocks * keys_per_block
+        readers.append(index_scores.Reader(fetch, blocks * keys_per_block))
+    return readers
 
 
 def _largest_divisor(number: int, limit: int) -> int:
@@ -137,9 +152,9 @@ def _largest_divisor(number: int, limit: int) -> int:
     return math.gcd(number, 1 << (limit.bit_length() - 1))
 
 
-def _select_from_candidates(
+def _search_candidates(
     queries: index_scores.Queries,
-    read: Callable[..., Array],
+    read: Callable[..., index_scores.Keys],
     plan: Plan,
     index: RowIndex,
     spec: LayerSpec,
@@ -149,7 +164,7 @@ def _select_from_candidates(
 ) -> Array:
     size = config.candidate_block_size
 
-    def fetch(keys: Array) -> Array:
+    def fetch(keys: Array) -> index_scores.Keys:
         return read(*key_places(keys, plan, index, spec.ratio))
 
     rows = index.positions.shape[0]

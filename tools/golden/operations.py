@@ -34,6 +34,7 @@ def check_operations(ops: Tensors, config: ModelConfig, tokenizer: Path, report:
 
 def _formats(ops: Tensors, report: Report) -> None:
     f32 = jnp.float32
+    codes, scale = block_formats.e2m1_blocks(ops["act.input"])
     decoded = {
         "tables.e2m1": block_formats.e2m1_values(jnp.arange(16, dtype=jnp.uint8)),
         "tables.ue8m0": block_formats.power_of_two(jnp.arange(255, dtype=jnp.uint8)),
@@ -42,7 +43,7 @@ def _formats(ops: Tensors, report: Report) -> None:
             *block_formats.e4m3_blocks(ops["act.input"]), f32
         ),
         "act.fp4_ue8m0_32.dequant": block_formats.decode_e2m1_rows(
-            *block_formats.e2m1_blocks(ops["act.input"]), f32
+            block_formats.pack_nibbles(codes), scale, f32
         ),
         "act.fp4_e4m3_16.dequant": block_formats.decode_e2m1_rows(
             *block_formats.e2m1_e4m3_blocks(ops["act.input"]), f32
