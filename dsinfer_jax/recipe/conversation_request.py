@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from dsinfer_jax.recipe.conversation import Conversation, ToolDefinition
-from dsinfer_jax.recipe.conversion_options import ModelVersion
+from dsinfer_jax.recipe.conversion_options import ConversionOptions, ModelVersion
 from dsinfer_jax.recipe.inference import ParsingOptions, ThinkingInitialStage
 from dsinfer_jax.recipe.json_values import quote, write_compact
 from dsinfer_jax.recipe.special_tokens import DEFAULT_SPECIAL_TOKENS, SpecialTokens
@@ -266,3 +266,40 @@ class ConversationRequest(Value):
         if conversation._reasoning_effort == "max":
             return DEFAULT_MAX_EFFORT_MAX_TOKENS
         return DEFAULT_THINKING_MAX_TOKENS
+
+
+def new_conversation_request(
+    conversation: Conversation,
+    model_version: ModelVersion,
+    inference_options: InferenceOptions,
+    options: ConversionOptions,
+    initial_stage: ThinkingInitialStage | None,
+    stream: bool | None,
+    *,
+    include_usage: bool = False,
+    choices: int = 1,
+    stop_sequences: Sequence[str] = (),
+    responses_body: dict[str, Any] | None = None,
+    namespaces: dict[str, tuple[str, str]] | None = None,
+) -> ConversationRequest:
+    """A request of values that are known to be good.
+
+    ``responses_body`` is the body of a Responses request, for what responses report of it.
+    """
+    request = object.__new__(ConversationRequest)
+    request._conversation = conversation
+    request._model_version = model_version
+    request._inference_options = inference_options
+    request._stream = bool(stream)
+    request._include_usage = include_usage
+    request._choices = choices
+    request._strict = options._strict
+    request._parse_tool_calls = bool(conversation._tools)
+    request._starts_in_tool_calls = conversation._tool_choice == "required"
+    request._parse_json_output = conversation._response_format == "json_object"
+    request._initial_stage = initial_stage
+    request._stop_sequences = stop_sequences
+    request._special_tokens = options._special_tokens
+    request._responses_body = responses_body
+    request._namespaces = namespaces or {}
+    return request

@@ -23,6 +23,7 @@ from dsinfer_jax.recipe.conversation_request import (
     ConversationRequest,
     InferenceOptions,
     new_constraint,
+    new_conversation_request,
     new_inference_options,
 )
 from dsinfer_jax.recipe.conversion_options import (
@@ -94,32 +95,27 @@ def convert_chat(body: Body, options: ConversionOptions) -> ConversationRequest:
     check_strict_mix(chosen.tools, answer is not None)
     inference = _inference_options(body, options, version, thinking, chosen, answer_format)
     effort = reasoning_effort(body.get("reasoning_effort"), thinking)
-    request = object.__new__(ConversationRequest)
-    request._conversation = new_conversation(
+    conversation = new_conversation(
         messages,
         thinking,
         chosen.tools,
         chosen.choice,
         effort,
-        answer_format.name,  # type: ignore[arg-type]
+        answer_format.name,
         answer_format.schema,
         answer_format.regex,
     )
-    request._model_version = version
-    request._inference_options = inference
-    request._stream = bool(body.get("stream"))
-    request._include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-    request._choices = body.get("n") or 1
-    request._strict = options._strict
-    request._parse_tool_calls = bool(chosen.tools)
-    request._starts_in_tool_calls = chosen.choice == "required"
-    request._parse_json_output = wants_json
-    request._initial_stage = _initial_stage(messages) if thinking else None
-    request._stop_sequences = stops
-    request._special_tokens = options._special_tokens
-    request._responses_body = None
-    request._namespaces = {}
-    return request
+    return new_conversation_request(
+        conversation,
+        version,
+        inference,
+        options,
+        _initial_stage(messages) if thinking else None,
+        body.get("stream"),
+        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        choices=body.get("n") or 1,
+        stop_sequences=stops,
+    )
 
 
 def _declared_tools(body: Body) -> list[ToolDefinition]:

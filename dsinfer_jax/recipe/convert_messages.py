@@ -15,6 +15,7 @@ from dsinfer_jax.recipe.conversation import (
 from dsinfer_jax.recipe.conversation_request import (
     ConversationRequest,
     InferenceOptions,
+    new_conversation_request,
     new_inference_options,
 )
 from dsinfer_jax.recipe.conversion_options import (
@@ -82,8 +83,7 @@ def convert_messages(body: Body, options: ConversionOptions) -> ConversationRequ
     chosen = choose_tools(declared, choice, thinking, null_is_empty=False)
     stops = stop_sequences(body.get("stop_sequences"))
     inference = _inference_options(body, options, version, thinking, chosen)
-    request = object.__new__(ConversationRequest)
-    request._conversation = new_conversation(
+    conversation = new_conversation(
         messages,
         thinking,
         chosen.tools,
@@ -93,21 +93,15 @@ def convert_messages(body: Body, options: ConversionOptions) -> ConversationRequ
         None,
         None,
     )
-    request._model_version = version
-    request._inference_options = inference
-    request._stream = bool(body.get("stream"))
-    request._include_usage = False
-    request._choices = 1
-    request._strict = options._strict
-    request._parse_tool_calls = bool(chosen.tools)
-    request._starts_in_tool_calls = chosen.choice == "required"
-    request._parse_json_output = False
-    request._initial_stage = ThinkingInitialStage.ReasoningStart if thinking else None
-    request._stop_sequences = stops
-    request._special_tokens = options._special_tokens
-    request._responses_body = None
-    request._namespaces = {}
-    return request
+    return new_conversation_request(
+        conversation,
+        version,
+        inference,
+        options,
+        ThinkingInitialStage.ReasoningStart if thinking else None,
+        body.get("stream"),
+        stop_sequences=stops,
+    )
 
 
 def _declared_tools(

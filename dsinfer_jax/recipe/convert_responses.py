@@ -14,6 +14,7 @@ from dsinfer_jax.recipe.conversation import (
 from dsinfer_jax.recipe.conversation_request import (
     ConversationRequest,
     InferenceOptions,
+    new_conversation_request,
     new_inference_options,
 )
 from dsinfer_jax.recipe.conversion_options import (
@@ -84,32 +85,26 @@ def convert_responses(body: Body, options: ConversionOptions) -> ConversationReq
     check_strict_mix(chosen.tools, answer_format is not TEXT_FORMAT)
     messages = _with_normalised_tools(messages, chosen)
     inference = _inference_options(body, options, version, thinking, chosen, answer_format)
-    request = object.__new__(ConversationRequest)
-    request._conversation = new_conversation(
+    conversation = new_conversation(
         messages,
         thinking,
         chosen.tools,
         chosen.choice,
         reasoning_effort(effort, thinking),
-        answer_format.name,  # type: ignore[arg-type]
+        answer_format.name,
         answer_format.schema,
         answer_format.regex,
     )
-    request._model_version = version
-    request._inference_options = inference
-    request._stream = bool(body.get("stream"))
-    request._include_usage = False
-    request._choices = 1
-    request._strict = options._strict
-    request._parse_tool_calls = bool(chosen.tools)
-    request._starts_in_tool_calls = chosen.choice == "required"
-    request._parse_json_output = wants_json
-    request._initial_stage = ThinkingInitialStage.ReasoningStart if thinking else None
-    request._stop_sequences = ()
-    request._special_tokens = options._special_tokens
-    request._responses_body = body
-    request._namespaces = tools.names
-    return request
+    return new_conversation_request(
+        conversation,
+        version,
+        inference,
+        options,
+        ThinkingInitialStage.ReasoningStart if thinking else None,
+        body.get("stream"),
+        responses_body=body,
+        namespaces=tools.names,
+    )
 
 
 def _read_input(

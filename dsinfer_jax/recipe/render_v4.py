@@ -27,8 +27,8 @@ from dsinfer_jax.recipe.prompt_text import (
 )
 from dsinfer_jax.recipe.rendered_prompt import (
     RenderedPrompt,
-    content_pieces,
     new_rendered_prompt,
+    write_content,
     write_pieces,
 )
 from dsinfer_jax.recipe.special_tokens import SpecialTokens
@@ -66,7 +66,7 @@ class RendererV4:
             elif type(first) is ToolMessage:
                 self._write_turn(parts, previous is ToolMessage)
                 parts[-1] += TOOL_RESULT_OPEN
-                _write_content(parts, images, first)
+                write_content(parts, images, first)
                 parts[-1] += TOOL_RESULT_CLOSE
             elif type(first) is UserMessage:
                 self._write_turn(parts, previous in (ToolMessage, UserMessage))
@@ -162,13 +162,5 @@ def _write_joined(parts: list[str], images: list[ImageSource], messages: Sequenc
     for message in messages:
         if written and message._content:
             parts[-1] += "\n\n"
-        _write_content(parts, images, message)
+        write_content(parts, images, message)
         written = written or bool(message._content)
-
-
-def _write_content(parts: list[str], images: list[ImageSource], message: Message) -> None:
-    if message._placeholders:
-        write_pieces(parts, content_pieces(message))
-    else:
-        parts[-1] += message._content
-    images += message._image_sources

@@ -30,8 +30,8 @@ from dsinfer_jax.recipe.prompt_text import (
 )
 from dsinfer_jax.recipe.rendered_prompt import (
     RenderedPrompt,
-    content_pieces,
     new_rendered_prompt,
+    write_content,
     write_pieces,
 )
 from dsinfer_jax.recipe.special_tokens import SpecialTokens
@@ -59,7 +59,7 @@ class RendererV41:
         if messages and type(messages[0]) is SystemMessage:
             effort = EFFORT_V41[conversation._reasoning_effort] if thinking else ""
             parts += (tokens._system, effort)
-            _write_content(parts, images, messages[0])
+            write_content(parts, images, messages[0])
             self._write_head(parts, conversation, tools_in_effect)
             _write_updated_tools(parts, messages[0])
         elif messages and thinking:
@@ -115,7 +115,7 @@ class RendererV41:
                 self._write_assistant(parts, message, keep_reasoning)
             elif isinstance(message, SystemMessage):
                 parts += (tokens._system, "")
-                _write_content(parts, images, message)
+                write_content(parts, images, message)
                 _write_updated_tools(parts, message)
             else:
                 while end < len(messages) and type(messages[end]) is LatestReminderMessage:
@@ -168,10 +168,10 @@ def _write_group(
         if position:
             parts[-1] += "\n\n"
         if type(message) is UserMessage:
-            _write_content(parts, images, message)
+            write_content(parts, images, message)
         else:
             parts[-1] += TOOL_RESULT_OPEN
-            _write_content(parts, images, message)
+            write_content(parts, images, message)
             parts[-1] += TOOL_RESULT_CLOSE
 
 
@@ -185,14 +185,6 @@ def _in_call_order(group: Sequence[Message], call_positions: dict[str, int]) -> 
     for place, result in zip(places, results):
         ordered[place] = result
     return ordered
-
-
-def _write_content(parts: list[str], images: list[ImageSource], message: Message) -> None:
-    if message._placeholders:
-        write_pieces(parts, content_pieces(message))
-    else:
-        parts[-1] += message._content
-    images += message._image_sources
 
 
 def _write_updated_tools(parts: list[str], message: Message) -> None:

@@ -59,7 +59,16 @@ def write_pieces(parts: list[str], pieces: Sequence[str]) -> None:
     parts += pieces[1:]
 
 
-def content_pieces(message: Message) -> list[str]:
+def write_content(parts: list[str], images: list[ImageSource], message: Message) -> None:
+    """Append the content of ``message`` and its images."""
+    if message._placeholders:
+        write_pieces(parts, _content_pieces(message))
+    else:
+        parts[-1] += message._content
+    images += message._image_sources
+
+
+def _content_pieces(message: Message) -> list[str]:
     """The content of ``message`` as alternating text and image placeholders."""
     content = message._content
     pieces: list[str] = []

@@ -6,7 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dsinfer_jax.recipe.conversation import ToolChoice, ToolDefinition, new_tool
+from dsinfer_jax.recipe.conversation import (
+    ResponseFormat,
+    ToolChoice,
+    ToolDefinition,
+    new_tool,
+)
 from dsinfer_jax.recipe.conversation_request import (
     JsonSchema,
     OutputConstraint,
@@ -133,7 +138,7 @@ def check_strict_mix(tools: Sequence[ToolDefinition], format_is_given: bool) -> 
 class AnswerFormat(NamedTuple):
     """The format of the answer: for the prompt, and for the constraint."""
 
-    name: str
+    name: ResponseFormat
     schema: Any = None
     regex: str | None = None
     constraint: OutputConstraint | None = None
@@ -157,6 +162,6 @@ JSON_OBJECT_FORMAT = AnswerFormat("json_object", constraint=new_constraint("json
 def output_constraint(chosen: ChosenTools, answer: AnswerFormat) -> OutputConstraint | None:
     """The constraint of the tools in effect, else that of the answer format."""
     if chosen.tools:
-        kind = "tool_call_required" if chosen.choice == "required" else "tool_call"
-        return new_constraint(kind, chosen.tools)  # type: ignore[arg-type]
+        required = chosen.choice == "required"
+        return new_constraint("tool_call_required" if required else "tool_call", chosen.tools)
     return answer.constraint
