@@ -188,7 +188,7 @@ class TestR37OnePassForEachStretch:
 
     def test_random_conversations(self) -> None:
         tokenizer = Tokenizer.from_str(small_tokenizer_json())
-        for seed in range(300):
+        for seed in range(1_000):
             maker = RequestMaker(Random(seed))
             request = ChatCompletionRequest(
                 {"model": MODEL, "messages": [{"role": "user", "content": maker.text()}] * 3}
