@@ -1,0 +1,130 @@
+"""The engine over an invented device: ten thousand requests, nothing leaks, everybody ends.
+
+The device step is replaced: it keeps, as the real one does, each slot's newest token, and draws the
+next from that and the position, so that a token given to the wrong request or place shows.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dsinfer_jax.config import tiny
+from dsinfer_jax.engine.draws import Draws
+from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.llm_engine import LLMEngine
+from dsinfer_jax.engine.request import FinishReason, Request
+from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS, SamplingParams
+from dsinfer_jax.model.numerics import EXACT
+from dsinfer_jax.model.plan import Bucket, Slice, prefill_plan
+
+CONFIG = tiny()
+MOST = 160
+
+
+class InventedPrograms:
+    """Programs whose token at a position is a function of the token before it."""
+
+    report: Sequence[Any] = ()
+    seconds = 0.0
+
+    def __init__(self, sizes: EngineConfig) -> None:
+        self._sizes = sizes
+        self._newest = np.zeros(sizes.slots, np.int64)
+
+    def prefill_bucket(self, rows: int) -> Bucket:
+        return self._sizes.prefill_bucket(rows)
+
+    def prefill(
+        self, params: Any, cache: Any, rows: int, slices: Sequence[Slice], draws: Draws, masks: None
+    ) -> tuple[Any, np.ndarray]:
+        prefill_plan(slices, self.prefill_bucket(rows), CONFIG, self._sizes.truncation)
+        tokens = np.zeros(self.prefill_bucket(rows).outputs, np.int64)
+        ending = [part for part in slices if part.outputs]
+        for row, part in enumerate(ending):
+            position = part.start + part.rows
+            assert draws.positions[row] == position
+            tokens[row] = self._newest[part.slot] = following(part.token_ids[-1], position)
+        return cache, packed(tokens)
+
+    def decode(
+        self,
+        params: Any,
+        cache: Any,
+        start: np.ndarray,
+        tables: np.ndarray,
+        draws: Draws,
+        masks: None,
+    ) -> tuple[Any, np.ndarray]:
+        running = np.flatnonzero(start >= 0)
+        assert (draws.positions[running] == start[running] + 1).all()
+        writes = tables[running, start[running] // 128]
+        assert len(set(writes.tolist())) == len(writes), "two requests write one block"
+        self._newest[running] = following(self._newest[running], start[running] + 1)
+        return cache, packed(self._newest)
+
+
+def following(token: Any, position: Any) -> Any:
+    return 3 + (token * 7 + position) % 500
+
+
+def packed(tokens: np.ndarray) -> np.ndarray:
+    sample = np.zeros((3 + 2 * MAX_TOP_LOGPROBS, len(tokens)), np.int32)
+    sample[0] = tokens
+    return sample
+
+
+def expected(one: Request) -> list[int]:
+    tokens, newest = [], one.prompt_token_ids[-1]
+    for position in range(len(one.prompt_token_ids), one.length):
+        newest = following(newest, position)
+        tokens.append(newest)
+    return tokens
+
+
+def engine(asynchronous: bool, **options: Any) -> LLMEngine:
+    sizes = EngineConfig.of(CONFIG, asynchronous=asynchronous, **options)
+    programs: Any = InventedPrograms(sizes)
+    return LLMEngine(CONFIG, {"none": jnp.zeros(1)}, EXACT, sizes, programs=programs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("asynchronous", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_ten_thousand_requests_through_a_small_cache(asynchronous: bool) -> None:
+    """Up to 256 at once in 30 blocks: preemptions, hits and evictions all the time."""
+    served = engine(asynchronous, slots=256, max_model_len=500, blocks=30, prefill_rows=(512,))
+    dice = random.Random(2)
+    beginnings = [[dice.randrange(3, 500) for _ in range(300)] for _ in range(6)]
+    total = done = aborted = 0
+    live: dict[int, Request] = {}
+    while total < 10_000 or served.has_unfinished_requests():
+        while total < 10_000 and len(live) < 300:
+            shared = dice.choice(beginnings)[: dice.choice([0, 100, 110, 230])]
+            tokens = [*shared, *([3 + total % 400] * dice.randint(1, 30))]
+            params = SamplingParams(max_tokens=dice.choice([1, 2, 8, 60, MOST]), ignore_eos=True)
+            live[total] = Request(total, tokens, params, seed=0)
+            assert served.add_request(live[total]) == []
+            total += 1
+        if dice.random() < 0.05:
+            victim = live.pop(dice.choice(list(live)))
+            served.abort_request(victim)
+            assert victim.token_ids == expected(victim)
+            aborted += 1
+        for delta in served.step():
+            if delta.finish_reason is not None:
+                one = live.pop(delta.index)
+                assert one.finish_reason is FinishReason.LENGTH
+                assert one.token_ids == expected(one)
+                assert len(one.token_ids) == one.params.max_tokens
+                done += 1
+    scheduler = served._scheduler
+    assert (done + aborted, live) == (10_000, {})
+    assert scheduler.free_blocks == 30
+    assert scheduler.slots.free == 256
+    assert scheduler.preemptions > 20, scheduler.preemptions
+    cache = scheduler.prefix
+    assert len(cache._block_of) <= 30
+    assert sum(map(len, cache._followers.values())) == len(cache._block_of)
+    assert len(scheduler._waiting) + len(scheduler._prompting) == 0
