@@ -47,6 +47,12 @@ class TextCodec:
         """The bytes of a token; a control token gives its spelling, an unknown id nothing."""
         return self._bytes.get(token, b"")
 
+    @property
+    def control_tokens(self) -> dict[str, int]:
+        """Spellings and ids of the tokens that no text gives."""
+        added: dict[int, Any] = self._full.get_added_tokens_decoder()
+        return {entry.content: token for token, entry in added.items()}
+
     @cached_property
     def _bytes(self) -> dict[int, bytes]:
         byte_of = _byte_alphabet()

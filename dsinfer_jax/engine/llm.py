@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.answer_text import AnswerText
@@ -17,8 +17,12 @@ from dsinfer_jax.engine.request import (
     RequestOutput,
     SamplingParams,
 )
+from dsinfer_jax.engine.structured_output import GrammarError
 from dsinfer_jax.model.numerics import POLICIES, RUNTIME, Numerics
 from dsinfer_jax.model.params import Params
+
+if TYPE_CHECKING:  # it needs the grammar extra
+    from dsinfer_jax.engine.grammar_compiler import GrammarCompiler
 
 Prompt = str | Sequence[int]
 DEMO = "demo"
@@ -79,7 +83,8 @@ class LLM:
                 )
             numerics = POLICIES[numerics]
         self.config, self.codec = config, codec
-        self.engine = LLMEngine(config, params, numerics, sizes, progress)
+        grammars = self._grammar_compiler if codec else None
+        self.engine = LLMEngine(config, params, numerics, sizes, progress, grammars=grammars)
         self._running = False  # deltas are told apart by their place in one call
 
     @classmethod
@@ -136,6 +141,16 @@ class LLM:
         if self.codec is None:
             raise ValueError("a prompt is text, but the model has no tokenizer; give token ids")
         return self.codec.encode(prompt)
+
+    def _grammar_compiler(self) -> "GrammarCompiler":
+        assert self.codec is not None
+        try:
+            from dsinfer_jax.engine.grammar_compiler import compiler_for
+        except ImportError as error:
+            raise GrammarError(
+                "structured_output needs llguidance; install the extra named grammar"
+            ) from error
+        return compiler_for(self.codec, self.config.vocab_size, [self.config.eos_token_id])
 
     def _requests(
         self,

@@ -11,10 +11,12 @@ The engine knows token ids only; text is the business of `llm.py`.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
+from dsinfer_jax.engine.constraints import PendingGrammars, accept_token, row_masks
 from dsinfer_jax.engine.draws import host_draws
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.programs import ProgramReport, Programs, read_sample, top_entries
@@ -22,13 +24,19 @@ from dsinfer_jax.engine.request import Delta, FinishReason, Request
 from dsinfer_jax.engine.sampler import Sample
 from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep, PromptSlice, Scheduler
 from dsinfer_jax.engine.stats import MemoryStats, PhaseStats
+from dsinfer_jax.engine.structured_output import GrammarError
 from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import tree_bytes
 from dsinfer_jax.model.numerics import Numerics
 from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import Slice
 
+if TYPE_CHECKING:  # it needs the grammar extra
+    from dsinfer_jax.engine.grammar_compiler import GrammarCompiler
+
 Array = jax.Array
+
+_IDLE_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,7 @@ class LLMEngine:
         params: weights on their devices.
         progress: called with one line for each program that is prepared.
         programs: compiled before for the same shapes; None: compiled now.
+        grammars: makes the compiler of grammars; None: no request can be constrained.
 
     Attributes:
         prefill_stats, decode_stats: since construction.
@@ -59,6 +68,7 @@ class LLMEngine:
         sizes: EngineConfig,
         progress: Callable[[str], None] | None = None,
         programs: Programs | None = None,
+        grammars: Callable[[], "GrammarCompiler"] | None = None,
     ) -> None:
         self.config, self.sizes = config, sizes
         self._params = params
@@ -66,11 +76,18 @@ class LLMEngine:
         self._cache = model_cache.init(config, sizes.cache_sizes, numerics)
         self._scheduler = Scheduler(sizes, salt=f"{config}{numerics}")
         self._flight: _Flight | None = None
+        self._pending = PendingGrammars(grammars)
         self.prefill_stats, self.decode_stats = PhaseStats(), PhaseStats()
 
     def add_request(self, request: Request) -> list[Delta]:
         """Queue a request. One that can never run ends at once: its only delta is returned."""
         reason, error = self._refusal(request)
+        try:
+            if reason is None and request.params.structured_output is not None:
+                self._pending.add(request)
+                return []
+        except GrammarError as refusal:
+            reason, error = FinishReason.ERROR, str(refusal)
         if reason is None:
             self._scheduler.add(request)
             return []
@@ -81,6 +98,7 @@ class LLMEngine:
         """End a request where it is; it gives no more deltas."""
         if not request.finished:
             request.fail(FinishReason.ABORT, "the request was aborted by the caller")
+            self._pending.drop(request)
             self._scheduler.release(request)
 
     def stop_request(self, request: Request, text: str) -> None:
@@ -91,7 +109,7 @@ class LLMEngine:
             self._scheduler.release(request)
 
     def has_unfinished_requests(self) -> bool:
-        return self._scheduler.unfinished
+        return self._scheduler.unfinished or bool(self._pending)
 
     def step(self) -> list[Delta]:
         """Hand one step to the device; returns what the step before it added to each request.
@@ -99,7 +117,9 @@ class LLMEngine:
         Without asynchronous steps it waits, and returns what this step added.
         """
         start = time.perf_counter()
-        deltas = self._expire()
+        deltas = self._expire() + self._begin_constrained()
+        if self._flight and any(request.matcher for _, request in self._flight.rows):
+            deltas += self.flush()  # the next mask depends on the token under way
         if self._scheduler.must_preempt:
             deltas += self.flush()  # a request that has just ended may free what is needed
         step = self._scheduler.next_step()
@@ -111,6 +131,8 @@ class LLMEngine:
         self._flight = flight
         if not self.sizes.asynchronous:
             deltas += self.flush()
+        if step is None and self._pending:
+            time.sleep(_IDLE_SECONDS)  # nothing to do but wait for a grammar
         if step is not None:
             self._count(step, time.perf_counter() - start)
         return deltas
@@ -167,15 +189,18 @@ class LLMEngine:
             if request.params.adjusted:
                 self._programs.begin(request)
         slices = [_model_slice(part, self.config) for part in step.slices]
+        rows = list(enumerate(ending))
+        masks = row_masks(rows, len(draws.positions), self.config.vocab_size)
         self._cache, packed = self._programs.prefill(
-            self._params, self._cache, step.rows, slices, draws
+            self._params, self._cache, step.rows, slices, draws, masks
         )
-        return _Flight(packed, list(enumerate(ending)))
+        return _Flight(packed, rows)
 
     def _decode(self, step: DecodeStep) -> _Flight:
         slots = self._scheduler.slots
+        masks = row_masks(step.rows, self.sizes.slots, self.config.vocab_size)
         self._cache, packed = self._programs.decode(
-            self._params, self._cache, slots.start, slots.block_tables, slots.draws
+            self._params, self._cache, slots.start, slots.block_tables, slots.draws, masks
         )
         return _Flight(packed, step.rows)
 
@@ -201,6 +226,9 @@ class LLMEngine:
                 "check the checkpoint, or report the prompt",
             )
         token, logprob = int(sample.token_ids[row]), float(sample.logprobs[row])
+        error = accept_token(request, token)
+        if error is not None:
+            return self._fail(request, FinishReason.ERROR, error)
         top = top_entries(sample, row, request.params.top_logprobs)
         request.append(token, logprob, self.config.eos_token_id, self.sizes.max_model_len, top)
         if request.length % CACHE_BLOCK_TOKENS == 1:  # the newest token's keys are not computed
@@ -215,6 +243,16 @@ class LLMEngine:
             top_logprobs=[top] if top else [],
             answer=request.answer,
         )
+
+    def _begin_constrained(self) -> list[Delta]:
+        """Queue requests whose grammars are ready; fail those whose grammars are refused."""
+        failed = []
+        for request, error in self._pending.finished():
+            if error is None:
+                self._scheduler.add(request)
+            else:
+                failed.append(self._fail(request, FinishReason.ERROR, error))
+        return failed
 
     def _expire(self) -> list[Delta]:
         late = self._scheduler.expired(time.monotonic())

@@ -8,8 +8,12 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from dsinfer_jax.engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:  # it needs the grammar extra
+    from dsinfer_jax.engine.grammar import Matcher
 
 TopLogprobs = list[tuple[int, float]]  # token ids with their log-probabilities, best first
 
@@ -115,6 +119,8 @@ class Request:
         tenant: requests of different tenants never share cached prefixes.
         answer: which of the prompt's `n` answers it is.
         coupled: draw with noise that no draft can change (design.md 6).
+        matcher: where the output stands in its grammar; None: it is free.
+        grammar_error: why the grammar cannot go on.
         token_ids, logprobs, top_logprobs: generated so far.
         arrival: place in the order of arrival; set by the scheduler.
         slot, blocks: places in the cache while running.
@@ -137,6 +143,8 @@ class Request:
     tenant: str = ""
     answer: int = 0
     coupled: bool = False
+    matcher: "Matcher | None" = None
+    grammar_error: str | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[TopLogprobs] = field(default_factory=list)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from dsinfer_jax.engine.structured_output import StructuredOutput
+
 _LARGEST_COUNT = 2**31 - 1
 # Sizes of arrays in every compiled program: more would cost every request.
 MAX_TOP_LOGPROBS = 20
@@ -46,6 +48,8 @@ class SamplingParams:
         ignore_eos: go on after the end-of-sequence token.
         stop: texts that end the output; what is generated from there on is cut off.
         stop_token_ids: tokens that end the output as the end-of-sequence token does.
+        structured_output: what the output must look like; not together with min_tokens or
+            ignore_eos, because the grammar decides where an output ends.
         logprobs: return the logarithm of each chosen token's probability.
         top_logprobs: return so many of the most likely tokens with their logarithms, at most 20.
         filtered_logprobs: False: probabilities are of the raw law, softmax of the model's logits.
@@ -70,6 +74,7 @@ class SamplingParams:
     ignore_eos: bool = False
     stop: str | tuple[str, ...] | list[str] = ()
     stop_token_ids: tuple[int, ...] | list[int] = ()
+    structured_output: StructuredOutput | None = None
     logprobs: bool = True
     top_logprobs: int = 0
     filtered_logprobs: bool = False
@@ -144,6 +149,13 @@ class SamplingParams:
                 _refuse("logit_bias", bias, allowed)
 
     def _check_endings(self) -> None:
+        if self.structured_output is not None:
+            if not isinstance(self.structured_output, StructuredOutput):
+                _refuse("structured_output", self.structured_output, "a StructuredOutput or None")
+            for name, neutral in (("min_tokens", 0), ("ignore_eos", False)):
+                if getattr(self, name) != neutral:
+                    allowed = f"{neutral} with structured_output, whose grammar decides the end"
+                    _refuse(name, getattr(self, name), allowed)
         if not isinstance(self.stop, str | tuple | list) or not all(
             isinstance(text, str) and text for text in self.stop_strings
         ):

@@ -1,0 +1,91 @@
+"""Constrained requests inside the engine: waiting for their grammars, and the masks of a step."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsinfer_jax.engine.request import Request
+from dsinfer_jax.engine.slot_state import mask_words
+from dsinfer_jax.engine.structured_output import GrammarError
+
+if TYPE_CHECKING:  # it needs the grammar extra
+    from dsinfer_jax.engine.grammar_compiler import Compilation, GrammarCompiler
+
+
+class PendingGrammars:
+    """Requests whose grammars are being made ready, off the step loop.
+
+    Args:
+        make: gives the compiler when the first is needed; None: there is no tokenizer.
+    """
+
+    def __init__(self, make: Callable[[], "GrammarCompiler"] | None) -> None:
+        self._make = make
+        self._compiler: GrammarCompiler | None = None
+        self._waiting: dict[Request, Compilation] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, request: Request) -> None:
+        """Start. Raises GrammarError if the engine can enforce nothing."""
+        output = request.params.structured_output
+        assert output is not None
+        if self._make is None:
+            raise GrammarError("structured_output needs a tokenizer, which the model lacks")
+        if self._compiler is None:
+            self._compiler = self._make()
+        self._waiting[request] = self._compiler.submit(output)
+
+    def drop(self, request: Request) -> None:
+        """Forget a request if it waits here; work on its grammar stops."""
+        compilation = self._waiting.pop(request, None)
+        if compilation is not None:
+            compilation.cancel()
+
+    def finished(self) -> list[tuple[Request, str | None]]:
+        """Requests that wait no longer: they have a matcher, or a sentence says why not."""
+        done = [request for request, work in self._waiting.items() if work.done]
+        return [(request, self._take(request)) for request in done]
+
+    def _take(self, request: Request) -> str | None:
+        try:
+            request.matcher = self._waiting.pop(request).result()
+        except GrammarError as error:
+            return str(error)
+        return None
+
+    def close(self) -> None:
+        """End the compiler's process."""
+        if self._compiler is not None:
+            self._compiler.close()
+
+
+def row_masks(rows: Iterable[tuple[int, Request]], size: int, vocab_size: int) -> np.ndarray | None:
+    """Packed masks of a step's rows, [size, mask words] int32; None if every token is allowed.
+
+    A request whose grammar cannot go on keeps an open row and a sentence in `grammar_error`.
+    """
+    masks = None
+    for row, request in rows:
+        matcher = request.matcher
+        if matcher is None or not matcher.constrained:
+            continue
+        if masks is None:
+            masks = np.full((size, mask_words(vocab_size)), -1, np.int32)
+        try:
+            matcher.fill(masks[row])
+        except GrammarError as error:
+            request.grammar_error = str(error)
+            masks[row] = -1
+    return masks
+
+
+def accept_token(request: Request, token: int) -> str | None:
+    """Move the request's grammar on; a sentence if it cannot take the token."""
+    if request.matcher is None:
+        return None
+    if request.grammar_error is None and not request.matcher.accept(token):
+        request.grammar_error = f"the grammar refuses token {token}, which was drawn; report it"
+    return request.grammar_error

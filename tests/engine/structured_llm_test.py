@@ -1,0 +1,102 @@
+"""Constrained requests through the whole engine."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from dsinfer_jax.engine.llm import LLM
+from dsinfer_jax.engine.request import FinishReason, Request, SamplingParams
+from dsinfer_jax.engine.structured_output import StructuredOutput
+
+pytest.importorskip("llguidance", reason="the grammar extra is not installed")
+
+PATTERN = r"[a-e]{3,6}-[0-9]{2}"
+REGEX = SamplingParams(
+    max_tokens=40, seed=3, temperature=1.3, structured_output=StructuredOutput("regex", PATTERN)
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer", "minimum": 0, "maximum": 99},
+        "s": {"type": "string", "maxLength": 4},
+        "b": {"type": "boolean"},
+    },
+    "required": ["n", "s", "b"],
+    "additionalProperties": False,
+}
+JSON = replace(
+    REGEX, max_tokens=200, structured_output=StructuredOutput("json_schema", json.dumps(SCHEMA))
+)
+PLAIN = SamplingParams(max_tokens=9, temperature=0.8, seed=7, ignore_eos=True)
+
+
+def test_outputs_satisfy_their_constraints_in_company(tiny_llm: LLM) -> None:
+    """Greedy and drawn, beside plain requests, more than there are slots; alone it is the same."""
+    kinds = [REGEX, JSON, PLAIN, replace(REGEX, temperature=0), replace(JSON, seed=8)] * 4
+    kinds = [replace(kind, seed=place) for place, kind in enumerate(kinds)]
+    prompts = [f"Number {place}" for place in range(len(kinds))]
+    outputs = tiny_llm.generate(prompts, kinds)
+    for output, params in zip(outputs, kinds):
+        assert output.error is None
+        if params.structured_output is None:
+            continue
+        assert output.finish_reason is FinishReason.STOP
+        assert output.token_ids[-1] == 1
+        if params.structured_output.kind == "regex":
+            assert re.fullmatch(PATTERN, output.text)
+        else:
+            value = json.loads(output.text)
+            assert list(value) == ["n", "s", "b"]
+            assert 0 <= value["n"] <= 99
+            assert len(value["s"]) <= 4
+    for place in (0, 1, 2, 3, 19):
+        (alone,) = tiny_llm.generate(prompts[place], kinds[place])
+        assert replace(alone, index=place) == outputs[place]
+
+
+def test_a_refused_constraint_fails_in_its_place(tiny_llm: LLM) -> None:
+    bad = replace(REGEX, structured_output=StructuredOutput("regex", "(?=a)b"))
+    outputs = tiny_llm.generate(["a", "b", "c"], [PLAIN, bad, REGEX])
+    assert [output.finish_reason for output in outputs] == ["length", "error", "stop"]
+    assert (outputs[1].error or "").startswith("the constraint cannot be enforced: ")
+    assert outputs[1].token_ids == []
+
+
+def test_the_grammar_waits_for_its_trigger(tiny_llm: LLM) -> None:
+    """Free tokens first, unlike the pattern; constrained ones after the trigger."""
+    free = tiny_llm.generate("x", replace(PLAIN, temperature=0, max_tokens=20))[0]
+    trigger = tuple(free.token_ids[4:6])
+    output = StructuredOutput("regex", PATTERN, trigger)
+    (result,) = tiny_llm.generate("x", replace(REGEX, temperature=0, structured_output=output))
+    start = next(
+        place for place in range(20) if tuple(free.token_ids[place : place + 2]) == trigger
+    )
+    assert result.token_ids[: start + 2] == free.token_ids[: start + 2]
+    assert tiny_llm.codec is not None
+    rest = b"".join(map(tiny_llm.codec.token_bytes, result.token_ids[start + 2 : -1]))
+    assert re.fullmatch(PATTERN, rest.decode())
+
+
+def test_an_abort_while_the_grammar_is_made_leaves_nothing(tiny_llm: LLM) -> None:
+    engine = tiny_llm.engine
+    output = StructuredOutput("regex", "a{1,7}b{1,9}")
+    request = Request(0, [0, 5], replace(REGEX, structured_output=output))
+    assert engine.add_request(request) == []
+    assert engine.has_unfinished_requests()
+    engine.abort_request(request)
+    assert not engine.has_unfinished_requests()
+    assert engine.step() == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("min_tokens", 3), ("ignore_eos", True)])
+def test_fields_that_contradict_a_grammar_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value}; it must be .* grammar decides"):
+        replace(REGEX, **{name: value})  # type: ignore[arg-type]
+
+
+def test_without_a_tokenizer_it_is_refused(tiny_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_llm.engine._pending, "_make", None)
+    (output,) = tiny_llm.generate("a", REGEX)
+    assert output.error == "structured_output needs a tokenizer, which the model lacks"
