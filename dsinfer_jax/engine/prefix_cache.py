@@ -64,6 +64,11 @@ class PrefixCache:
         self._followers: dict[bytes, set[int]] = {}  # digest -> blocks stored right after it
         self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests evicted lately
 
+    @property
+    def stored(self) -> int:
+        """Blocks whose content can be found."""
+        return len(self._block_of)
+
     def match(self, request: Request) -> PrefixHit:
         """What the cache has for a request that is about to be admitted."""
         prompt_length = len(request.prompt_token_ids)

@@ -1,6 +1,14 @@
-"""Counts and times of an engine's steps."""
+"""Counts and times of an engine, of its steps and of its requests, and one snapshot of them all."""
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+
+from dsinfer_jax.engine.request import FinishReason, Request
+
+_PREFIX = "dsinfer_"
+# Upper ends of the histograms' buckets in seconds; one more has no end.
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 @dataclass
@@ -9,8 +17,9 @@ class PhaseStats:
 
     Attributes:
         steps: dispatches.
-        tokens: prompt tokens computed, or tokens generated.
-        seconds: from the choice of the step to its result on the host.
+        tokens: prompt tokens computed, or rows that drew a token.
+        seconds: of the calls of `step` that chose one. With asynchronous steps such a call also
+            waits for the step before.
     """
 
     steps: int = 0
@@ -34,3 +43,106 @@ class MemoryStats:
     weights: int
     cache: int
     temporaries: int
+
+
+class Histogram:
+    """Counts of durations, in the form that Prometheus reads."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_SECONDS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(_SECONDS, seconds)] += 1
+        self.sum += seconds
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def entries(self, name: str) -> dict[str, float]:
+        """`_bucket` entries that count everything up to their end, `_sum` and `_count`."""
+        entries: dict[str, float] = {}
+        total = 0
+        for end, count in zip((*_SECONDS, "+Inf"), self._counts):
+            total += count
+            entries[f'{name}_bucket{{le="{end}"}}'] = total
+        return {**entries, f"{name}_sum": self.sum, f"{name}_count": total}
+
+
+@dataclass
+class RequestStats:
+    """What requests went through, counted when it happens.
+
+    Attributes:
+        queue: from arrival to the first admission.
+        first_token: from arrival to the first token on the host.
+        inter_token: mean time between the tokens of a request with two or more.
+        whole: from arrival to the end.
+        finished: by reason.
+        prompt_tokens: known tokens of admitted requests, each time they are admitted.
+        cached_tokens: of those, how many the prefix cache had.
+        generated_tokens: taken from the device.
+    """
+
+    queue: Histogram = field(default_factory=Histogram)
+    first_token: Histogram = field(default_factory=Histogram)
+    inter_token: Histogram = field(default_factory=Histogram)
+    whole: Histogram = field(default_factory=Histogram)
+    finished: Counter[FinishReason] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+
+    def admitted(self, request: Request, now: float) -> None:
+        self.prompt_tokens += request.target
+        self.cached_tokens += request.cached_tokens
+        if request.admitted_at is None:
+            request.admitted_at = now
+            self.queue.add(now - request.arrived_at)
+
+    def token(self, request: Request, now: float) -> None:
+        """Count a token that the request has just taken."""
+        self.generated_tokens += 1
+        if request.first_token_at is None:
+            request.first_token_at = now
+            self.first_token.add(now - request.arrived_at)
+
+    def end(self, request: Request, now: float) -> None:
+        """Count a request that has just ended."""
+        assert request.finish_reason is not None
+        self.finished[request.finish_reason] += 1
+        self.whole.add(now - request.arrived_at)
+        tokens = len(request.token_ids)
+        if request.first_token_at is not None and tokens > 1:
+            self.inter_token.add((now - request.first_token_at) / (tokens - 1))
+
+    def entries(self) -> dict[str, float]:
+        """All counts by their Prometheus names."""
+        return {
+            **self.queue.entries(f"{_PREFIX}request_queue_seconds"),
+            **self.first_token.entries(f"{_PREFIX}time_to_first_token_seconds"),
+            **self.inter_token.entries(f"{_PREFIX}inter_token_seconds"),
+            **self.whole.entries(f"{_PREFIX}request_seconds"),
+            **{
+                f'{_PREFIX}requests_finished_total{{reason="{reason}"}}': self.finished[reason]
+                for reason in FinishReason
+            },
+            f"{_PREFIX}prompt_tokens_total": self.prompt_tokens,
+            f"{_PREFIX}cached_tokens_total": self.cached_tokens,
+            f"{_PREFIX}generated_tokens_total": self.generated_tokens,
+        }
+
+
+def phase_entries(name: str, phase: PhaseStats) -> dict[str, float]:
+    """The counts of one kind of step by their Prometheus names."""
+    return {
+        f'{_PREFIX}steps_total{{kind="{name}"}}': phase.steps,
+        f'{_PREFIX}step_tokens_total{{kind="{name}"}}': phase.tokens,
+        f'{_PREFIX}step_seconds_total{{kind="{name}"}}': phase.seconds,
+    }
+
+
+def gauge_entries(**gauges: float) -> dict[str, float]:
+    """Values of the moment by their Prometheus names."""
+    return {_PREFIX + name: value for name, value in gauges.items()}
