@@ -28,6 +28,7 @@ class EngineConfig:
         rollback: positions that may be written ahead of the last accepted one, plus one.
         replay: what the prefix cache reuses, and what of it is computed again.
         asynchronous: choose a step before the tokens of the last one are known.
+        deterministic: equal prompts and parameters give equal bits, whatever else runs.
     """
 
     max_model_len: int
@@ -39,6 +40,7 @@ class EngineConfig:
     rollback: int
     replay: Replay
     asynchronous: bool
+    deterministic: bool
 
     @classmethod
     def of(
@@ -52,6 +54,7 @@ class EngineConfig:
         blocks: int | None = None,
         prefix_cache: str = "exact",
         asynchronous: bool = True,
+        deterministic: bool = False,
     ) -> "EngineConfig":
         """Check and complete the sizes for a model.
 
@@ -60,6 +63,7 @@ class EngineConfig:
             blocks: None: enough for the longest sequence in every slot.
             prefix_cache: "off", "exact" or "bounded", see replay.py.
             asynchronous: hand a step to the device before the tokens of the last one are read.
+            deterministic: refuse what makes an answer depend on what else runs (docs/sampling.md).
 
         Raises:
             ValueError: one sentence with name, value and what is allowed.
@@ -82,6 +86,11 @@ class EngineConfig:
                 )
         if not prefill_rows:
             raise ValueError("prefill_rows is empty; name at least one row count")
+        if deterministic and prefix_cache == "bounded":
+            raise ValueError(
+                'prefix_cache is "bounded", which approximates what it finds; with deterministic '
+                'it must be "exact" or "off"'
+            )
         rollback = CacheSizes.rollback
         truncation = Truncation("compact", keep_tokens) if keep_tokens else Truncation()
         truncation.check(config, rollback)
@@ -101,6 +110,7 @@ class EngineConfig:
             rollback=rollback,
             replay=Replay.of(prefix_cache, truncation, config),
             asynchronous=asynchronous,
+            deterministic=deterministic,
         )
 
     @property

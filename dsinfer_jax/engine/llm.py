@@ -44,6 +44,9 @@ class LLM:
             answer has the bits of a run without a cache; "bounded": as published, less is computed
             again and answers are approximate; needs keep_tokens.
         asynchronous: hand a step to the device before the tokens of the last one are read.
+        deterministic: equal prompts and parameters give equal bits, whatever else runs, however
+            prompts are cut or cached and whatever is drafted; requests without a seed get one from
+            their prompt. What would break it is refused (docs/sampling.md).
         progress: called with one line for each program that is prepared.
 
     Raises:
@@ -64,6 +67,7 @@ class LLM:
         blocks: int | None = None,
         prefix_cache: str = "exact",
         asynchronous: bool = True,
+        deterministic: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         sizes = EngineConfig.of(
@@ -75,6 +79,7 @@ class LLM:
             blocks=blocks,
             prefix_cache=prefix_cache,
             asynchronous=asynchronous,
+            deterministic=deterministic,
         )
         if isinstance(numerics, str):
             if numerics not in POLICIES:

@@ -56,6 +56,9 @@ class LLMEngine:
         programs: compiled before for the same shapes; None: compiled now.
         grammars: makes the compiler of grammars; None: no request can be constrained.
 
+    Raises:
+        ValueError: deterministic mode on devices that have no invariant numerics.
+
     Attributes:
         prefill_stats, decode_stats: since construction.
     """
@@ -70,6 +73,8 @@ class LLMEngine:
         programs: Programs | None = None,
         grammars: Callable[[], "GrammarCompiler"] | None = None,
     ) -> None:
+        if sizes.deterministic:
+            _check_deterministic(params)
         self.config, self.sizes = config, sizes
         self._params = params
         self._programs = programs or Programs(params, config, numerics, sizes, progress)
@@ -82,6 +87,8 @@ class LLMEngine:
     def add_request(self, request: Request) -> list[Delta]:
         """Queue a request. One that can never run ends at once: its only delta is returned."""
         reason, error = self._refusal(request)
+        if reason is None and self.sizes.deterministic:
+            request.fix_draws()
         try:
             if reason is None and request.params.structured_output is not None:
                 self._pending.add(request)
@@ -269,6 +276,16 @@ class LLMEngine:
             self.prefill_stats.add(sum(part.count for part in step.slices), seconds)
         else:
             self.decode_stats.add(len(step.rows), seconds)
+
+
+def _check_deterministic(params: Params) -> None:
+    """Rows keep their bits in any company on CPUs only so far (docs/batch_invariance.md)."""
+    platforms = {device.platform for leaf in jax.tree.leaves(params) for device in leaf.devices()}
+    if platforms != {"cpu"}:
+        raise ValueError(
+            f"deterministic is True and the weights are on {', '.join(sorted(platforms))}; "
+            "numerics that do not depend on the batch are known for cpu only"
+        )
 
 
 def _model_slice(part: PromptSlice, config: ModelConfig) -> Slice:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from dsinfer_jax.engine.sampling_params import SamplingParams
@@ -168,6 +169,14 @@ class Request:
         if self.seed < 0:
             given = self.params.seed
             self.seed = secrets.randbits(64) if given is None else given
+
+    def fix_draws(self) -> None:
+        """Deterministic mode: no draw may depend on a draft or on chance (design.md 6)."""
+        self.coupled = True
+        if self.params.seed is None:
+            words = b"".join(token.to_bytes(4, "little") for token in self.prompt_token_ids)
+            seed = int.from_bytes(blake2b(words, digest_size=8).digest(), "little")
+            self.seed = self.params.answer_seed(seed, self.answer)
 
     @property
     def length(self) -> int:
