@@ -29,7 +29,7 @@ def check_prefix_cache(engine: "LLMEngine") -> None:
         RuntimeError: the second run found nothing: prompts would be computed anew for ever.
     """
     replay, sizes = engine.sizes.replay, engine.sizes
-    length = CACHE_BLOCK_TOKENS + max(replay.keep, 1)
+    length = CACHE_BLOCK_TOKENS + (replay.keep if replay.mode == "bounded" else 1)
     if replay.mode == "off" or length > sizes.max_model_len:
         return
     tokens = [place % engine.config.vocab_size for place in range(length)]
