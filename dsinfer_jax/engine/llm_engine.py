@@ -19,11 +19,18 @@ from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.engine.constraints import PendingGrammars, accept_token, row_masks
 from dsinfer_jax.engine.draws import host_draws
 from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.prefix_check import check_prefix_cache, describe
 from dsinfer_jax.engine.programs import ProgramReport, Programs, read_sample, top_entries
 from dsinfer_jax.engine.request import Delta, FinishReason, Request
 from dsinfer_jax.engine.sampler import Sample
 from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep, PromptSlice, Scheduler
-from dsinfer_jax.engine.stats import MemoryStats, PhaseStats
+from dsinfer_jax.engine.stats import (
+    MemoryStats,
+    PhaseStats,
+    RequestStats,
+    gauge_entries,
+    phase_entries,
+)
 from dsinfer_jax.engine.structured_output import GrammarError
 from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import tree_bytes
@@ -52,7 +59,8 @@ class LLMEngine:
 
     Args:
         params: weights on their devices.
-        progress: called with one line for each program that is prepared.
+        progress: called with one line for each program that is prepared, and one about the prefix
+            cache.
         programs: compiled before for the same shapes; None: compiled now.
         grammars: makes the compiler of grammars; None: no request can be constrained.
 
@@ -60,7 +68,8 @@ class LLMEngine:
         ValueError: deterministic mode on devices that have no invariant numerics.
 
     Attributes:
-        prefill_stats, decode_stats: since construction.
+        prefill_stats, decode_stats, request_stats: since construction.
+        wait_seconds: spent waiting for the device; the rest of the steps' time is the host's.
     """
 
     def __init__(
@@ -82,10 +91,16 @@ class LLMEngine:
         self._scheduler = Scheduler(sizes, salt=f"{config}{numerics}")
         self._flight: _Flight | None = None
         self._pending = PendingGrammars(grammars)
-        self.prefill_stats, self.decode_stats = PhaseStats(), PhaseStats()
+        self._reset_stats()
+        check_prefix_cache(self)
+        self._scheduler.prefix.clear()
+        self._reset_stats()
+        if progress is not None:
+            progress(describe(self))
 
     def add_request(self, request: Request) -> list[Delta]:
         """Queue a request. One that can never run ends at once: its only delta is returned."""
+        request.arrived_at = time.monotonic()
         reason, error = self._refusal(request)
         if reason is None and self.sizes.deterministic:
             request.fix_draws()
@@ -98,22 +113,21 @@ class LLMEngine:
         if reason is None:
             self._scheduler.add(request)
             return []
-        request.fail(reason, error)
-        return [Delta(request.index, [], [], reason, error, answer=request.answer)]
+        return [self._fail(request, reason, error)]
 
     def abort_request(self, request: Request) -> None:
         """End a request where it is; it gives no more deltas."""
         if not request.finished:
             request.fail(FinishReason.ABORT, "the request was aborted by the caller")
             self._pending.drop(request)
-            self._scheduler.release(request)
+            self._end(request)
 
     def stop_request(self, request: Request, text: str) -> None:
         """End a request at a stop string that its tokens have spelled; it gives no more deltas."""
         running = not request.finished
         request.stop_at(text)
         if running:
-            self._scheduler.release(request)
+            self._end(request)
 
     def has_unfinished_requests(self) -> bool:
         return self._scheduler.unfinished or bool(self._pending)
@@ -159,6 +173,25 @@ class LLMEngine:
         """How long it took to prepare all programs."""
         return self._programs.seconds
 
+    def snapshot(self) -> dict[str, float]:
+        """Every count and value of the moment by its Prometheus name (docs/engine.md)."""
+        scheduler, seconds = self._scheduler, self.prefill_stats.seconds + self.decode_stats.seconds
+        return {
+            **self.request_stats.entries(),
+            **phase_entries("prefill", self.prefill_stats),
+            **phase_entries("decode", self.decode_stats),
+            **gauge_entries(
+                requests_running=scheduler.running,
+                requests_waiting=scheduler.waiting,
+                cache_blocks=self.sizes.blocks,
+                cache_blocks_used=self.sizes.blocks - scheduler.free_blocks,
+                cache_blocks_stored=scheduler.prefix.stored,
+                preemptions_total=scheduler.preemptions - self._preemptions_before,
+                device_wait_seconds_total=self.wait_seconds,
+                host_seconds_total=seconds - self.wait_seconds,
+            ),
+        }
+
     @property
     def memory(self) -> MemoryStats:
         return MemoryStats(
@@ -195,6 +228,10 @@ class LLMEngine:
         for request in ending:
             if request.params.adjusted:
                 self._programs.begin(request)
+        now = time.monotonic()
+        for part in step.slices:
+            if part.request.computed == part.request.window_start:  # the first of its run
+                self.request_stats.admitted(part.request, now)
         slices = [_model_slice(part, self.config) for part in step.slices]
         rows = list(enumerate(ending))
         masks = row_masks(rows, len(draws.positions), self.config.vocab_size)
@@ -216,14 +253,20 @@ class LLMEngine:
 
         A request that ended after the step was chosen wasted its row: the token is dropped.
         """
+        start = time.perf_counter()
         sample = read_sample(flight.packed)
+        self.wait_seconds += time.perf_counter() - start
+        now = time.monotonic()
+        tokens, logprobs = sample.token_ids.tolist(), sample.logprobs.tolist()
         return [
-            self._commit_row(request, row, sample)
+            self._commit_row(request, row, tokens[row], logprobs[row], sample, now)
             for row, request in flight.rows
-            if not request.finished
+            if request.finish_reason is None
         ]
 
-    def _commit_row(self, request: Request, row: int, sample: Sample) -> Delta:
+    def _commit_row(
+        self, request: Request, row: int, token: int, logprob: float, sample: Sample, now: float
+    ) -> Delta:
         if sample.failed[row]:
             self._scheduler.prefix.forget(request.blocks)
             return self._fail(
@@ -232,16 +275,17 @@ class LLMEngine:
                 f"the model's output at position {request.length - 1} is not finite; "
                 "check the checkpoint, or report the prompt",
             )
-        token, logprob = int(sample.token_ids[row]), float(sample.logprobs[row])
         error = accept_token(request, token)
         if error is not None:
             return self._fail(request, FinishReason.ERROR, error)
-        top = top_entries(sample, row, request.params.top_logprobs)
+        wanted = request.params.top_logprobs
+        top = top_entries(sample, row, wanted) if wanted else []
         request.append(token, logprob, self.config.eos_token_id, self.sizes.max_model_len, top)
         if request.length % CACHE_BLOCK_TOKENS == 1:  # the newest token's keys are not computed
             self._scheduler.prefix.store(request, request.length - 1)
-        if request.finished:
-            self._scheduler.release(request)
+        self.request_stats.token(request, now)
+        if request.finish_reason is not None:
+            self._end(request)
         return Delta(
             request.index,
             [token],
@@ -268,8 +312,18 @@ class LLMEngine:
 
     def _fail(self, request: Request, reason: FinishReason, error: str) -> Delta:
         request.fail(reason, error)
-        self._scheduler.release(request)
+        self._end(request)
         return Delta(request.index, [], [], reason, error, answer=request.answer)
+
+    def _end(self, request: Request) -> None:
+        self._scheduler.release(request)
+        self.request_stats.end(request, time.monotonic())
+
+    def _reset_stats(self) -> None:
+        self.prefill_stats, self.decode_stats = PhaseStats(), PhaseStats()
+        self.request_stats = RequestStats()
+        self.wait_seconds = 0.0
+        self._preemptions_before = self._scheduler.preemptions
 
     def _count(self, step: PrefillStep | DecodeStep, seconds: float) -> None:
         if isinstance(step, PrefillStep):
