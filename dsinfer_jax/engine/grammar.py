@@ -13,6 +13,7 @@ import numpy as np
 
 from dsinfer_jax.engine.structured_output import GrammarError
 
+NICENESS = 10  # of whatever builds grammars: steps come first
 # How much work one mask and one grammar may cost; llguidance's units (docs/structured_output.md).
 _LIMITS = llguidance.LLParserLimits(
     step_lexer_fuel=200_000, step_max_items=50_000, max_grammar_size=500_000, verbose_errors=False

@@ -19,7 +19,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from dsinfer_jax.engine.detokenise import TextCodec
-from dsinfer_jax.engine.grammar import Matcher, Vocabulary, native_matcher, regex_grammar
+from dsinfer_jax.engine.grammar import (
+    NICENESS,
+    Matcher,
+    Vocabulary,
+    native_matcher,
+    regex_grammar,
+)
 from dsinfer_jax.engine.grammar_text import json_grammar
 from dsinfer_jax.engine.structured_output import GrammarError, StructuredOutput
 from dsinfer_jax.engine.tool_grammar import tool_grammar
@@ -52,7 +58,8 @@ class GrammarCompiler:
     ) -> None:
         self._vocabulary, self._marker = vocabulary, marker
         self._seconds, self._kept = seconds, kept
-        self._thread = ThreadPoolExecutor(1, "grammar")  # as many as there are workers
+        # as many threads as workers
+        self._thread = ThreadPoolExecutor(1, "grammar", initializer=_give_way)
         self._worker = _Worker(vocabulary, memory_bytes)
         self._cache: OrderedDict[str, Any] = OrderedDict()
         weakref.finalize(self, self._worker.stop)
@@ -179,6 +186,11 @@ class _Worker:
             ) from error
         answer: str | None = json.loads(line)
         return answer
+
+
+def _give_way() -> None:
+    """Lower the priority of the calling thread; Linux counts threads apart."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def _line_before(descriptor: int, seconds: float, given_up: threading.Event) -> bytes:

@@ -7,18 +7,20 @@ null. It ends with its input.
 
 import base64
 import json
+import os
 import resource
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from dsinfer_jax.engine.grammar import Vocabulary, native_matcher
+from dsinfer_jax.engine.grammar import NICENESS, Vocabulary, native_matcher
 from dsinfer_jax.engine.structured_output import GrammarError
 
 
 def main() -> None:
     """Serve until the input ends."""
+    os.nice(NICENESS)
     start = json.loads(sys.stdin.readline())
     tokens = [base64.b64decode(token) for token in start["tokens"]]
     vocabulary = Vocabulary(tokens, start["control"], start["ends"])

@@ -5,12 +5,19 @@ import re
 from dataclasses import replace
 
 import pytest
+from engine_support import run, same_answer
 
+from dsinfer_jax import demo
+from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.llm import LLM
+from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import FinishReason, Request, SamplingParams
 from dsinfer_jax.engine.structured_output import StructuredOutput
+from dsinfer_jax.model.numerics import EXACT
 
 pytest.importorskip("llguidance", reason="the grammar extra is not installed")
+
+from dsinfer_jax.engine.grammar_compiler import compiler_for
 
 PATTERN = r"[a-e]{3,6}-[0-9]{2}"
 REGEX = SamplingParams(
@@ -88,6 +95,41 @@ def test_an_abort_while_the_grammar_is_made_leaves_nothing(tiny_llm: LLM) -> Non
     engine.abort_request(request)
     assert not engine.has_unfinished_requests()
     assert engine.step() == []
+
+
+def test_preempted_requests_go_on_in_their_grammars(small_llm: LLM) -> None:
+    """Eight grow into a second block where nine are: those that lose their places begin again."""
+    config, _, tokenizer = demo.load()
+    codec = TextCodec(tokenizer, config.bos_token_id)
+    compiler = compiler_for(codec, config.vocab_size, [config.eos_token_id])
+    old = small_llm.engine
+    pattern = r"([a-e]{2}[0-9]){12,15}"
+    params = replace(REGEX, max_tokens=60, structured_output=StructuredOutput("regex", pattern))
+
+    def answers(asynchronous: bool, at_once: int) -> list[Request]:
+        sizes = replace(old.sizes, asynchronous=asynchronous)
+        engine = LLMEngine(
+            old.config, old._params, EXACT, sizes, programs=old._programs, grammars=lambda: compiler
+        )
+        requests = [
+            Request(place, [7, *range(20, 130 + place)], replace(params, seed=place))
+            for place in range(8)
+        ]
+        for place in range(0, 8, at_once):
+            run(engine, requests[place : place + at_once], limit=50_000)
+        return requests
+
+    try:
+        alone = answers(asynchronous=False, at_once=1)
+        for asynchronous in (False, True):
+            together = answers(asynchronous, at_once=8)
+            assert sum(request.preemptions for request in together) > 0
+            assert all(map(same_answer, together, alone))
+        for request in alone:
+            text = b"".join(map(codec.token_bytes, request.token_ids[:-1])).decode()
+            assert re.fullmatch(pattern, text)
+    finally:
+        compiler.close()
 
 
 @pytest.mark.parametrize(("name", "value"), [("min_tokens", 3), ("ignore_eos", True)])
