@@ -64,7 +64,7 @@ class StructuredOutput:
     def of_constraint(
         cls, kind: str, schema: str, *, thinking_end: Sequence[int], marker: int
     ) -> "StructuredOutput":
-        """The constraint that a rendered request carries (recipe.md 2.5).
+        """The constraint that a rendered request carries (recipe.md 2.8).
 
         Args:
             kind, schema: of the recipe's output constraint.

@@ -11,8 +11,8 @@ import pytest
 
 from dsinfer_jax import demo
 from dsinfer_jax.engine.detokenise import TextCodec
-from dsinfer_jax.engine.slot_state import mask_words, unpacked
-from dsinfer_jax.engine.structured_output import GrammarError
+from dsinfer_jax.engine.slot_state import mask_words
+from dsinfer_jax.engine.structured_output import GrammarError, StructuredOutput
 
 pytest.importorskip("llguidance", reason="the grammar extra is not installed")
 
@@ -26,7 +26,7 @@ from dsinfer_jax.engine.grammar import (
 from dsinfer_jax.engine.grammar_text import json_grammar
 from dsinfer_jax.engine.tool_grammar import tool_grammar
 
-VOCAB, MARKER, THINK_END = 512, 9, 4
+VOCAB, MARKER, THINK_END, ASSISTANT = 512, 9, 4, 7
 ENDS = (1, 2)
 
 
@@ -50,7 +50,13 @@ def matcher(words: Vocabulary, grammar: str, trigger: Sequence[int] = ()) -> Mat
 def allowed(one: Matcher) -> set[int]:
     mask = np.zeros(mask_words(VOCAB), np.int32)
     one.fill(mask)
-    return set(np.flatnonzero(np.asarray(unpacked(mask, VOCAB))).tolist())
+    return members(mask)
+
+
+def members(mask: np.ndarray) -> set[int]:
+    """The tokens of a packed set."""
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB]
+    return set(np.flatnonzero(bits).tolist())
 
 
 def takes(words: Vocabulary, grammar: str, *parts: str | int) -> bool:
@@ -186,13 +192,13 @@ def test_the_grammar_starts_right_after_its_trigger(words: Vocabulary, place: in
     assert fill_rows(one, drafts, masks) == place + 1
     open_rows = (masks == -1).all(-1).tolist()
     assert open_rows == [True] * (place + 1) + [False] + [True] * (len(masks) - place - 2)
-    after = np.flatnonzero(np.asarray(unpacked(masks[place + 1], VOCAB))).tolist()
+    after = members(masks[place + 1])
     assert {words.tokens[token][:1] for token in after} == {b"{"}
     assert not one.constrained
     for token in drafts[: place + 1]:
         assert one.accept(token)
     assert one.constrained
-    assert allowed(one) == set(after)
+    assert allowed(one) == after
 
 
 def test_a_trigger_may_overlap_itself(words: Vocabulary) -> None:
@@ -224,9 +230,8 @@ def test_bad_drafts_leave_no_trace(words: Vocabulary, good: int) -> None:
         for place in range(min(good, 5) + 1):
             fresh = matcher(words, text_schema())
             assert all(fresh.accept(token) for token in text[: done + place])
-            row = set(np.flatnonzero(np.asarray(unpacked(masks[place], VOCAB))).tolist())
-            assert row == allowed(fresh)
-        assert allowed(one) == set(np.flatnonzero(np.asarray(unpacked(masks[0], VOCAB))).tolist())
+            assert members(masks[place]) == allowed(fresh)
+        assert allowed(one) == members(masks[0])
 
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -302,7 +307,7 @@ TOOLS = json.dumps(
                 },
                 "required": ["city"],
             },
-            "g": {},
+            "g": {"type": "object"},
             "h": {"type": "object", "properties": {"o": {"type": "string", "maxLength": 3}}},
             "none": {"type": "object", "properties": {}, "additionalProperties": False},
         }.items()
@@ -394,3 +399,53 @@ def test_tools_that_cannot_be_enforced_are_refused(
 def test_lists_of_tools_that_cannot_be_read_are_refused(tools: str) -> None:
     with pytest.raises(GrammarError, match="tools"):
         tool_grammar(tools, MARKER, after_marker=True)
+
+
+def test_rendered_calls_are_in_the_grammar_of_their_request(words: Vocabulary) -> None:
+    """The protocol layer's own markup, of the tools and the constraint of one request."""
+    from dsinfer_jax.recipe import (
+        ChatCompletionRequest,
+        ConversionOptions,
+        DeepseekV41Encoding,
+        Tokenizer,
+    )
+
+    arguments = [
+        ("f", {"city": 'Bonn "</b>"', "days": 3, "u": "x", "e": 1}),
+        ("f", {"city": "", "u": 5, "e": "1"}),
+        ("g", {}),
+        ("h", {"o": "abc"}),
+    ]
+    calls = [
+        {
+            "id": f"c{n}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(given)},
+        }
+        for n, (name, given) in enumerate(arguments)
+    ]
+    answers = [{"role": "tool", "tool_call_id": one["id"], "content": "ok"} for one in calls]
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "Well", "tool_calls": calls},
+        *answers,
+    ]
+    body = {"model": "DeepSeek-V4.1-Flash", "messages": messages, "tools": json.loads(TOOLS)}
+    request = ChatCompletionRequest(body).convert(ConversionOptions())
+    constraint = request.inference_options.output_constraint
+    assert constraint is not None
+    output = StructuredOutput.of_constraint(
+        constraint.kind, constraint.schema, thinking_end=[THINK_END], marker=MARKER
+    )
+    assert output.trigger_token_ids == (MARKER,)
+    _, _, tokenizer = demo.load()
+    encoding = DeepseekV41Encoding().with_tokenizer(Tokenizer.from_file(str(tokenizer)))
+    ids = list(encoding.encode(request.conversation))
+    # the history's only turn of the assistant: its block begins with the first marker in it
+    start = ids.index(MARKER, ids.index(ASSISTANT)) + 1
+    one = matcher(words, tool_grammar(output.source, MARKER, after_marker=False))
+    taken = 0
+    while not one.may_stop:
+        assert one.accept(ids[start + taken]), words.native.dbg_tokens(ids[start:][: taken + 9])
+        taken += 1
+    assert ids[start:].count(MARKER) - ids[start + taken :].count(MARKER) > 2 * len(calls)
