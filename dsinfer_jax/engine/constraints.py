@@ -57,9 +57,10 @@ class PendingGrammars:
         return None
 
     def close(self) -> None:
-        """End the compiler's process."""
-        if self._compiler is not None:
-            self._compiler.close()
+        """End the compiler's process; the next request starts another."""
+        compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            compiler.close()
 
 
 def row_masks(rows: Iterable[tuple[int, Request]], size: int, vocab_size: int) -> np.ndarray | None:

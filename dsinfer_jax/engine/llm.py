@@ -139,6 +139,10 @@ class LLM:
         """
         return self._run(self._requests(prompts, sampling_params))
 
+    def close(self) -> None:
+        """End what runs beside the model: the process that builds grammars."""
+        self.engine.close()
+
     def token_ids(self, prompt: Prompt) -> list[int]:
         """A prompt as the model will see it. Raises ValueError for text without a tokenizer."""
         if not isinstance(prompt, str):

@@ -163,6 +163,10 @@ class LLMEngine:
         flight, self._flight = self._flight, None
         return self._commit(flight) if flight else []
 
+    def close(self) -> None:
+        """End the process that builds grammars; it may be called twice."""
+        self._pending.close()
+
     @property
     def program_report(self) -> list[ProgramReport]:
         """The start-up report: one entry for each compiled program."""

@@ -138,6 +138,18 @@ def test_fields_that_contradict_a_grammar_are_refused(name: str, value: object) 
         replace(REGEX, **{name: value})  # type: ignore[arg-type]
 
 
+def test_a_closed_model_has_no_process_and_starts_one_when_needed(tiny_llm: LLM) -> None:
+    before = tiny_llm.generate("a", REGEX)
+    compiler = tiny_llm.engine._pending._compiler
+    assert compiler is not None
+    process = compiler._worker._process
+    assert process is not None
+    for _ in range(2):
+        tiny_llm.close()
+    assert process.poll() is not None
+    assert tiny_llm.generate("a", REGEX) == before
+
+
 def test_without_a_tokenizer_it_is_refused(tiny_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny_llm.engine._pending, "_make", None)
     (output,) = tiny_llm.generate("a", REGEX)
