@@ -258,7 +258,8 @@ def test_json_lines_statistics_and_a_failed_request(tmp_path: Path) -> None:
     assert results[1]["finish_reason"] == "error"
     assert results[1]["token_ids"] == []
     assert "prompt 1 failed: token 1 of the prompt is 9999" in done.stderr
-    for word in ("random weights", "prefill", "decode", "tokens/s", "programs", "memory"):
+    for word in ("random weights", "prefill", "decode", "tokens/s", "waiting for the device",
+                 "cached prefixes", "programs", "memory"):  # fmt: skip
         assert word in done.stderr
 
 

@@ -69,7 +69,7 @@ class LLMEngine:
 
     Attributes:
         prefill_stats, decode_stats, request_stats: since construction.
-        wait_seconds: spent waiting for the device; the rest of the steps' time is the host's.
+        wait_seconds, host_seconds: of all steps, waiting for the device and everything else.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LLMEngine:
 
         Without asynchronous steps it waits, and returns what this step added.
         """
-        start = time.perf_counter()
+        start, waited = time.perf_counter(), self.wait_seconds
         deltas = self._expire() + self._begin_constrained()
         if self._flight and any(request.matcher for _, request in self._flight.rows):
             deltas += self.flush()  # the next mask depends on the token under way
@@ -154,8 +154,10 @@ class LLMEngine:
             deltas += self.flush()
         if step is None and self._pending:
             time.sleep(_IDLE_SECONDS)  # nothing to do but wait for a grammar
+        seconds = time.perf_counter() - start
+        self.host_seconds += seconds - (self.wait_seconds - waited)
         if step is not None:
-            self._count(step, time.perf_counter() - start)
+            self._count(step, seconds)
         return deltas
 
     def flush(self) -> list[Delta]:
@@ -177,9 +179,14 @@ class LLMEngine:
         """How long it took to prepare all programs."""
         return self._programs.seconds
 
+    @property
+    def preemptions(self) -> int:
+        """How often a request lost its place."""
+        return self._scheduler.preemptions - self._preemptions_before
+
     def snapshot(self) -> dict[str, float]:
         """Every count and value of the moment by its Prometheus name (docs/engine.md)."""
-        scheduler, seconds = self._scheduler, self.prefill_stats.seconds + self.decode_stats.seconds
+        scheduler = self._scheduler
         return {
             **self.request_stats.entries(),
             **phase_entries("prefill", self.prefill_stats),
@@ -190,9 +197,9 @@ class LLMEngine:
                 cache_blocks=self.sizes.blocks,
                 cache_blocks_used=self.sizes.blocks - scheduler.free_blocks,
                 cache_blocks_stored=scheduler.prefix.stored,
-                preemptions_total=scheduler.preemptions - self._preemptions_before,
+                preemptions_total=self.preemptions,
                 device_wait_seconds_total=self.wait_seconds,
-                host_seconds_total=seconds - self.wait_seconds,
+                host_seconds_total=self.host_seconds,
             ),
         }
 
@@ -326,7 +333,7 @@ class LLMEngine:
     def _reset_stats(self) -> None:
         self.prefill_stats, self.decode_stats = PhaseStats(), PhaseStats()
         self.request_stats = RequestStats()
-        self.wait_seconds = 0.0
+        self.wait_seconds = self.host_seconds = 0.0
         self._preemptions_before = self._scheduler.preemptions
 
     def _count(self, step: PrefillStep | DecodeStep, seconds: float) -> None:

@@ -60,6 +60,10 @@ class Histogram:
     def count(self) -> int:
         return sum(self._counts)
 
+    @property
+    def mean(self) -> float:
+        return self.sum / self.count if self.count else 0.0
+
     def entries(self, name: str) -> dict[str, float]:
         """`_bucket` entries that count everything up to their end, `_sum` and `_count`."""
         entries: dict[str, float] = {}

@@ -88,7 +88,7 @@ def json_line(output: RequestOutput) -> str:
 def stats_lines(engine: "LLMEngine", load_seconds: float, first_token_seconds: float) -> list[str]:
     """The statistics of a run, one line each."""
     prefill, decode, memory = engine.prefill_stats, engine.decode_stats, engine.memory
-    report = engine.program_report
+    report, requests = engine.program_report, engine.request_stats
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # kilobytes on Linux
     cached = sum(entry.from_cache for entry in report)
     return [
@@ -97,6 +97,11 @@ def stats_lines(engine: "LLMEngine", load_seconds: float, first_token_seconds: f
             f"{phase.tokens_per_second:.1f} tokens/s"
             for name, phase in (("prefill", prefill), ("decode", decode))
         ),
+        f"host      {engine.host_seconds:.2f} s beside "
+        f"{engine.wait_seconds:.2f} s of waiting for the device",
+        f"requests  {requests.cached_tokens} of {requests.prompt_tokens} prompt tokens from cached "
+        f"prefixes, {engine.preemptions} preemptions; first token after "
+        f"{requests.first_token.mean:.3f} s, then every {requests.inter_token.mean * 1e3:.1f} ms",
         f"programs  {len(report)} in {engine.program_seconds:.1f} s, {cached} of them from the "
         "compilation cache",
         *(f"          {entry}" for entry in report),
