@@ -1,4 +1,4 @@
-"""Alone = in company, asynchronous = synchronous, cache on = off, preempted or not, token for token.
+"""Alone = in company, asynchronous = synchronous, cache on = off, preempted or not: every token.
 
 Requests come and are aborted at random steps of engines that differ in one rule each. Every answer,
 whole or cut short by an abort, is compared with the same request run alone, one step at a time,
