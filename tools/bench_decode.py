@@ -54,8 +54,8 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 FLAT, NEAR_PRODUCT = 1.2, 2.0  # wanted ratios
 
 
-def benchmark_config() -> ModelConfig:
-    """Four layers, one of each kind, with the published index, candidate and window shapes."""
+def benchmark_config(candidate_blocks: int) -> ModelConfig:
+    """Four layers, one of each kind, with the published index and window shapes."""
     return tiny_formats(
         num_hidden_layers=4,
         compress_ratios=[0, 2, 1, 1],
@@ -65,7 +65,7 @@ def benchmark_config() -> ModelConfig:
         engram_layer_ids=[1],
         index_n_heads=32,
         index_topk=512,
-        candidate_topk_blocks=2048,
+        candidate_topk_blocks=candidate_blocks,
         candidate_block_size=8,
         sliding_window=128,
         max_position_embeddings=1 << 20,
@@ -89,8 +89,8 @@ def random_cache(config: ModelConfig, sizes: caches.CacheSizes, numerics: Numeri
 class Parts:
     """The compiled parts of a step, and what they are run on."""
 
-    def __init__(self, numerics: Numerics, longest: int) -> None:
-        self.config, self.numerics = benchmark_config(), numerics
+    def __init__(self, numerics: Numerics, longest: int, candidate_blocks: int = 2048) -> None:
+        self.config, self.numerics = benchmark_config(candidate_blocks), numerics
         blocks = longest // CACHE_BLOCK_TOKENS + 1
         self.table_width = 1 << (blocks - 1).bit_length()
         # all slots read the same blocks: the cost of reading is the same, and they fit in memory
@@ -242,6 +242,12 @@ def main() -> None:
     )
     parser.add_argument("--numerics", choices=("exact", "runtime"), default="runtime")
     parser.add_argument("--contexts", default="2000,20000,100000", help="tokens, rising")
+    parser.add_argument(
+        "--candidate-blocks",
+        type=int,
+        default=2048,
+        help="of 8 keys; a context below 8 x blocks has not filled its candidate set",
+    )
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument(
         "--clock",
@@ -252,7 +258,7 @@ def main() -> None:
     parser.add_argument("--json", help="write the figures to this file as well")
     arguments = parser.parse_args()
     contexts = [int(part) for part in arguments.contexts.split(",")]
-    parts = Parts(POLICIES[arguments.numerics], max(contexts))
+    parts = Parts(POLICIES[arguments.numerics], max(contexts), arguments.candidate_blocks)
     results = {}
     for context in contexts:
         times = measure(parts.at(context), arguments.repetitions, CLOCKS[arguments.clock])

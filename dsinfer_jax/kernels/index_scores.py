@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 Array = jax.Array
+
+_COUNT_BLOCK = 64
 
 
 class Queries(NamedTuple):
@@ -46,56 +49,82 @@ class Reader(NamedTuple):
 
 
 class Running(NamedTuple):
-    """The best keys so far, equal values by ascending key."""
+    """The best keys so far, in ascending order of keys."""
 
     values: Array  # [rows, k] float32, -inf where empty
-    keys: Array  # [rows, k] int32, -1 where empty
+    keys: Array  # [rows, k] int32, -1 where empty, at the end
 
 
 def empty(rows: int, k: int) -> Running:
     return Running(jnp.full((rows, k), -jnp.inf), jnp.full((rows, k), -1, jnp.int32))
 
 
-def merge(best: Running, values: Array, keys: Array) -> Running:
-    """Take the k best of the running list and new values [rows, n] whose keys all come later."""
-    values = jnp.concatenate([best.values, values], axis=-1)
-    keys = jnp.concatenate(
-        [best.keys, jnp.broadcast_to(keys, values[:, best.values.shape[1] :].shape)], -1
-    )
-    values, places = lax.top_k(values, best.values.shape[1])
-    keys = jnp.take_along_axis(keys, places, axis=-1)
-    return Running(values, jnp.where(values == -jnp.inf, -1, keys))
+def merge(best: Running, values: Array, keys: Array, dtype: DTypeLike = jnp.float32) -> Running:
+    """Take the k best of the running list and new values [rows, n] whose keys all come later.
 
-
-def append_or_merge(best: Running, values: Array, keys: Array, first: Array) -> Running:
-    """Take new values [rows, n], the `first`-th and following of their row, into the running list.
-
-    While all of them fit they are appended as they are, which spares sorting a long list again and
-    again; `merge` does not need its list sorted, only equal values by ascending key.
+    Among equal values the lowest keys win. Nothing is sorted: the k-th largest value is found bit
+    by bit, and what reaches it is moved together, so the list stays in the order of its keys.
+    All values are exact in `dtype`, float32 or bf16, which says how many bits there are to find.
     """
-    count, kept = values.shape[1], best.values.shape[1]
-    if count > kept:
-        return merge(best, values, keys)
+    rows, k = best.values.shape
+    values = jnp.concatenate([best.values, values], axis=-1)
+    keys = jnp.broadcast_to(keys, (rows, values.shape[1] - k))
+    keys = jnp.concatenate([best.keys, keys], axis=-1)
+    bits = 8 * jnp.dtype(dtype).itemsize
+    ordered = _as_ordered_integers(values) >> (32 - bits)
+    threshold = _kth_largest(ordered, k, bits)[:, None]
+    above, equal = ordered > threshold, ordered == threshold
+    wanted = k - jnp.sum(above, axis=-1, keepdims=True)
+    chosen = above | (equal & (running_count(equal) <= wanted))
+    chosen &= values != -jnp.inf
+    place = jnp.where(chosen, running_count(chosen) - 1, k)
+    row = jnp.arange(rows, dtype=jnp.int32)[:, None]
+    nothing = empty(rows, k)
+    return Running(
+        nothing.values.at[row, place].set(values, mode="drop"),
+        nothing.keys.at[row, place].set(keys, mode="drop"),
+    )
 
-    def append() -> Running:
-        listed = jnp.where(values == -jnp.inf, -1, keys)
-        return Running(
-            lax.dynamic_update_slice_in_dim(best.values, values, first, axis=1),
-            lax.dynamic_update_slice_in_dim(best.keys, listed, first, axis=1),
-        )
 
-    return lax.cond(first + count <= kept, append, lambda: merge(best, values, keys))
+def _as_ordered_integers(values: Array) -> Array:
+    """int32 in the order of the float32 values; NaN with a positive sign is the largest."""
+    bits = lax.bitcast_convert_type(values, jnp.int32)
+    return bits ^ ((bits >> 31) & jnp.int32(0x7FFFFFFF))
 
 
-def ascending(keys: Array) -> Array:
-    """Sort each row's keys ascending with the -1 padding last."""
-    last = jnp.iinfo(jnp.int32).max
-    ordered = jnp.sort(jnp.where(keys < 0, last, keys), axis=-1)
-    return jnp.where(ordered == last, -1, ordered)
+def _kth_largest(ordered: Array, k: int, bits: int) -> Array:
+    """The k-th largest of each row [rows, n], n > k, of signed numbers of so many bits.
+
+    It is the largest number that k entries reach, built from its highest bit down.
+    """
+
+    def decide_bit(number: Array, found: Array) -> Array:
+        higher = found + (jnp.int32(1) << (bits - 1 - number))
+        reached = jnp.sum(ordered >= higher[:, None], axis=-1) >= k
+        return jnp.where(reached, higher, found)
+
+    lowest = jnp.full(ordered.shape[0], -(1 << (bits - 1)), jnp.int32)
+    return lax.fori_loop(0, bits, decide_bit, lowest)
 
 
-def scores(queries: Queries, keys: Keys, store: Callable[[Array], Array]) -> Array:
-    """sum_h weight_h max(query_h . key, 0), rounded by `store`, as float32.
+def running_count(mask: Array) -> Array:
+    """How many entries of each row are set up to and including each: int32 [rows, n].
+
+    Two small products with triangles of ones; the counts are exact in float32.
+    """
+    rows, count = mask.shape
+    blocks = jnp.pad(mask, ((0, 0), (0, -count % _COUNT_BLOCK))).astype(jnp.float32)
+    blocks = blocks.reshape(rows, -1, _COUNT_BLOCK)
+    triangle = jnp.triu(jnp.ones((_COUNT_BLOCK, _COUNT_BLOCK), jnp.float32))
+    within = jnp.einsum("rbi,ij->rbj", blocks, triangle, precision=lax.Precision.HIGHEST)
+    totals = within[..., -1]
+    earlier = jnp.triu(jnp.ones((totals.shape[1],) * 2, jnp.float32), k=1)
+    before = jnp.einsum("rb,bc->rc", totals, earlier, precision=lax.Precision.HIGHEST)
+    return (within + before[..., None]).reshape(rows, -1)[:, :count].astype(jnp.int32)
+
+
+def scores(queries: Queries, keys: Keys, dtype: DTypeLike) -> Array:
+    """sum_h weight_h max(query_h . key, 0), rounded to `dtype`, as float32.
 
     Args:
         keys: of `groups` sequences; the rows are split evenly over the groups.
@@ -121,7 +150,7 @@ def scores(queries: Queries, keys: Keys, store: Callable[[Array], Array]) -> Arr
     total = weighted[:, 0]
     for head in range(1, heads):  # an ordered sum: the same bits for any number of rows
         total = total + weighted[:, head]
-    total = store(total).astype(jnp.float32)
+    total = total.astype(dtype).astype(jnp.float32)
     return jnp.where(total == 0, 0.0, total)
 
 
@@ -129,7 +158,7 @@ def full_scan(
     queries: Queries,
     readers: Sequence[Reader],
     topk: int,
-    store: Callable[[Array], Array],
+    dtype: DTypeLike,
     candidates: tuple[int, int] | None = None,
 ) -> tuple[Array, Array | None]:
     """The best keys of each row among all visible ones, and its candidate blocks.
@@ -157,28 +186,23 @@ def full_scan(
         ) -> tuple[Running, Running]:
             keys = number * chunk + jnp.arange(chunk, dtype=jnp.int32)
             visible = keys < queries.visible_keys[:, None]
-            score = jnp.where(visible, scores(queries, fetch(number), store), -jnp.inf)
+            score = jnp.where(visible, scores(queries, fetch(number), dtype), -jnp.inf)
             best, best_blocks = state
             if candidates is not None:
                 found = block_maxima(score, keys[0], queries.visible_keys, size)
-                best_blocks = append_or_merge(best_blocks, *found)
-            return merge(best, score, keys), best_blocks
+                best_blocks = merge(best_blocks, *found, dtype)
+            return merge(best, score, keys, dtype), best_blocks
 
         state = lax.fori_loop(done // chunk, end, step, state)
         done = end * chunk
     best, best_blocks = state
-    if candidates is None:
-        return ascending(best.keys), None
-    # while every block fits they were appended in order
-    in_order = done // size <= blocks
-    kept = lax.cond(in_order, lambda keys: keys, ascending, best_blocks.keys)
-    return ascending(best.keys), kept
+    return best.keys, None if candidates is None else best_blocks.keys
 
 
 def block_maxima(
     score: Array, first_key: Array, visible_keys: Array, size: int
-) -> tuple[Array, Array, Array]:
-    """(maxima [rows, n], block numbers [n], the first of them) of scores of consecutive keys.
+) -> tuple[Array, Array]:
+    """(maxima [rows, n], block numbers [n]) of scores of consecutive keys.
 
     The last block of a row is always kept: it may be the newest, partial one (model.md 6.5).
     """
@@ -187,7 +211,7 @@ def block_maxima(
     numbers = first_key // size + jnp.arange(maxima.shape[1], dtype=jnp.int32)
     visible = visible_keys[:, None]
     newest = (numbers == (visible - 1) // size) & (visible > 0)
-    return jnp.where(newest, jnp.inf, maxima), numbers, numbers[0]
+    return jnp.where(newest, jnp.inf, maxima), numbers
 
 
 def candidate_scan(
@@ -197,7 +221,7 @@ def candidate_scan(
     size: int,
     blocks_per_chunk: int,
     topk: int,
-    store: Callable[[Array], Array],
+    dtype: DTypeLike,
 ) -> Array:
     """The best keys of each row within its candidate blocks.
 
@@ -219,10 +243,9 @@ def candidate_scan(
         )
         keys = (some[..., None] * size + offsets).reshape(rows, -1)
         allowed = (keys >= 0) & (keys < visible)
-        score = scores(queries, fetch(jnp.where(allowed, keys, 0)), store)
-        return merge(best, jnp.where(allowed, score, -jnp.inf), keys)
+        score = scores(queries, fetch(jnp.where(allowed, keys, 0)), dtype)
+        return merge(best, jnp.where(allowed, score, -jnp.inf), keys, dtype)
 
     used = jnp.max(jnp.sum(candidate_blocks >= 0, axis=1))
     chunks = jnp.minimum(-(-used // blocks_per_chunk), blocks // blocks_per_chunk)
-    best = lax.fori_loop(0, chunks, step, empty(rows, topk))
-    return ascending(best.keys)
+    return lax.fori_loop(0, chunks, step, empty(rows, topk)).keys

@@ -84,7 +84,7 @@ def search(
         kept_blocks = (config.candidate_topk_blocks, config.candidate_block_size)
     readers = _chunk_readers(read, plan, index, spec.ratio, config)
     return index_scores.full_scan(
-        queries, readers, config.index_topk, numerics.store, candidates=kept_blocks
+        queries, readers, config.index_topk, numerics.dtype, candidates=kept_blocks
     )
 
 
@@ -176,7 +176,7 @@ def _search_candidates(
         size,
         _largest_divisor(config.candidate_topk_blocks, max(budget, 1)),
         topk=config.index_topk,
-        store=numerics.store,
+        dtype=numerics.dtype,
     )
 
 

@@ -12,10 +12,6 @@ from dsinfer_jax.kernels.index_scores import Queries
 BLOCK = 8
 
 
-def exact(x):
-    return x
-
-
 def queries_with_scores(scores: np.ndarray, visible: np.ndarray) -> tuple[Queries, jax.Array]:
     """Queries and keys whose scores are the given ones: one head for each sign."""
     rows, count = scores.shape
@@ -40,7 +36,7 @@ def run_full_scan(queries, keys, chunks, topk, candidates=None, tiles=1):
         return index_scores.Reader(fetch, chunk)
 
     readers = [reader(chunk) for chunk in chunks]
-    scan = jax.jit(lambda: index_scores.full_scan(queries, readers, topk, exact, candidates))
+    scan = jax.jit(lambda: index_scores.full_scan(queries, readers, topk, jnp.float32, candidates))
     return scan()
 
 
@@ -64,7 +60,7 @@ def test_golden_restricted_lists(blocks_per_chunk):
             BLOCK,
             blocks_per_chunk,
             16,
-            exact,
+            jnp.float32,
         )
     )()
     np.testing.assert_array_equal(found, golden("topk.restricted_ids_k16"))
@@ -112,7 +108,7 @@ def test_scans_against_numpy(chunks):
         BLOCK,
         2,
         10,
-        exact,
+        jnp.float32,
     )
     scores = reference_scores(queries, keys)
     for row, visible in enumerate(np.asarray(queries.visible_keys)):
@@ -132,3 +128,25 @@ def _listed(row) -> list[int]:
     kept = row[row >= 0]
     assert (row[len(kept) :] == -1).all(), "padding comes last"
     return kept.tolist()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("k", [1, 7, 64])
+def test_running_list_against_sorting(k, dtype):
+    """Pieces of any size, ties, infinities, rows that see nothing: the stable order of numpy."""
+    random = np.random.default_rng(k)
+    values = np.asarray(jnp.asarray(random.standard_normal((5, 200)), jnp.bfloat16), np.float32)
+    values[0, ::3], values[1, 50:], values[2] = 0.5, -np.inf, -np.inf
+    values[3, 17] = np.inf
+    best = index_scores.empty(5, k)
+    for piece in np.split(np.arange(200), [3, 90, 91]):
+        best = index_scores.merge(best, jnp.asarray(values[:, piece]), jnp.asarray(piece), dtype)
+    for row in range(5):
+        order = [
+            key for key in np.argsort(-values[row], kind="stable") if values[row, key] > -np.inf
+        ]
+        expected = sorted(order[:k])
+        assert np.asarray(best.keys[row]).tolist() == expected + [-1] * (k - len(expected))
+        np.testing.assert_array_equal(
+            np.asarray(best.values[row])[: len(expected)], values[row, expected]
+        )

@@ -188,5 +188,5 @@ def _check_selection(
         scores = jnp.where(scores == 0, 0.0, scores)
         keys = jnp.arange(scores.shape[1], dtype=jnp.int32)
         best = index_scores.merge(index_scores.empty(len(want), want.shape[1]), scores, keys)
-        got = np.asarray(index_scores.ascending(best.keys))
+        got = np.asarray(best.keys)
         report.choices(f"{group} index_ids", got, want, None, f"{where} layer {layer}")

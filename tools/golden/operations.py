@@ -159,7 +159,7 @@ def _running_topk(scores: np.ndarray, keys: np.ndarray, k: int, pieces: int) -> 
     best = index_scores.empty(scores.shape[0], k)
     for piece in np.array_split(np.arange(scores.shape[1]), pieces):
         best = index_scores.merge(best, scores[:, piece], keys[piece])
-    return np.asarray(index_scores.ascending(best.keys))
+    return np.asarray(best.keys)
 
 
 def _engram_gate(ops: Tensors, config: ModelConfig, report: Report) -> None:

@@ -104,7 +104,7 @@ def scores_of(trace: Trace, config: ModelConfig, layer: int, value: str) -> np.n
         jnp.asarray(trace.values["index_w", layer]),
         jnp.asarray(visible),
     )
-    scores = np.array(index_scores.scores(queries, (jnp.asarray(keys)[None],), lambda x: x))
+    scores = np.array(index_scores.scores(queries, (jnp.asarray(keys)[None],), jnp.float32))
     numbers = np.arange(len(keys))
     scores[numbers >= visible[:, None]] = -np.inf
     size = config.candidate_block_size
