@@ -14,7 +14,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("part", ["ops", "f32", "f32_variant", "rt"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "ops",
+        "f32_variant",
+        pytest.param("f32", marks=pytest.mark.slow),
+        pytest.param("rt", marks=pytest.mark.slow),
+    ],
+)
 def test_every_group_is_within_its_tolerance(part: str) -> None:
     command = [sys.executable, ROOT / "tools" / "check_golden.py", GOLDEN, "--only", part]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
