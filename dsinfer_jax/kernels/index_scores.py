@@ -77,12 +77,40 @@ def merge(best: Running, values: Array, keys: Array, dtype: DTypeLike = jnp.floa
     wanted = k - jnp.sum(above, axis=-1, keepdims=True)
     chosen = above | (equal & (running_count(equal) <= wanted))
     chosen &= values != -jnp.inf
+    return _moved_together(values, keys, chosen, k)
+
+
+def append_or_merge(
+    best: Running, values: Array, keys: Array, first: Array, dtype: DTypeLike
+) -> Running:
+    """`merge` of the `first`-th and following values of each row, appended while they fit."""
+    count, k = values.shape[1], best.values.shape[1]
+    if count > k:
+        return merge(best, values, keys, dtype)
+
+    def append() -> Running:
+        listed = jnp.where(values == -jnp.inf, -1, keys)
+        return Running(
+            lax.dynamic_update_slice_in_dim(best.values, values, first, axis=1),
+            lax.dynamic_update_slice_in_dim(best.keys, listed, first, axis=1),
+        )
+
+    return lax.cond(first + count <= k, append, lambda: merge(best, values, keys, dtype))
+
+
+def _moved_together(values: Array, keys: Array, chosen: Array, k: int) -> Running:
+    """The chosen entries of each row, at most k, in their order."""
+    rows, count = chosen.shape
     place = jnp.where(chosen, running_count(chosen) - 1, k)
     row = jnp.arange(rows, dtype=jnp.int32)[:, None]
-    nothing = empty(rows, k)
+    entry = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32), chosen.shape)
+    # one scatter of entry numbers, then gathers: a scatter is slow on a CPU
+    source = jnp.full((rows, k), -1, jnp.int32).at[row, place].set(entry, mode="drop")
+    filled = source >= 0
+    source = jnp.maximum(source, 0)
     return Running(
-        nothing.values.at[row, place].set(values, mode="drop"),
-        nothing.keys.at[row, place].set(keys, mode="drop"),
+        jnp.where(filled, jnp.take_along_axis(values, source, axis=1), -jnp.inf),
+        jnp.where(filled, jnp.take_along_axis(keys, source, axis=1), -1),
     )
 
 
@@ -190,7 +218,7 @@ def full_scan(
             best, best_blocks = state
             if candidates is not None:
                 found = block_maxima(score, keys[0], queries.visible_keys, size)
-                best_blocks = merge(best_blocks, *found, dtype)
+                best_blocks = append_or_merge(best_blocks, *found, found[1][0], dtype)
             return merge(best, score, keys, dtype), best_blocks
 
         state = lax.fori_loop(done // chunk, end, step, state)
