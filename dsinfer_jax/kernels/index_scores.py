@@ -6,8 +6,8 @@ keys of each row's candidate blocks: its cost is bounded by the candidate set. T
 key index.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,18 +34,6 @@ class Queries(NamedTuple):
 
 
 Keys = tuple[Array, ...]  # [groups, n, part] parts of key vectors, side by side in the last axis
-
-
-class Reader(NamedTuple):
-    """How a full scan reads keys.
-
-    Attributes:
-        fetch: chunk number -> keys [tiles, chunk, ...] of each tile's sequence.
-        chunk: keys per chunk, a multiple of the candidate block size.
-    """
-
-    fetch: Callable[[Array], Keys]
-    chunk: int
 
 
 class Running(NamedTuple):
@@ -184,7 +172,8 @@ def scores(queries: Queries, keys: Keys, dtype: DTypeLike) -> Array:
 
 def full_scan(
     queries: Queries,
-    readers: Sequence[Reader],
+    fetch: Callable[[Array], Keys],
+    chunk: int,
     topk: int,
     dtype: DTypeLike,
     candidates: tuple[int, int] | None = None,
@@ -192,8 +181,8 @@ def full_scan(
     """The best keys of each row among all visible ones, and its candidate blocks.
 
     Args:
-        readers: from large chunks to small ones, each chunk a multiple of the next: large chunks
-            cost less per key, small ones waste less at the end.
+        fetch: chunk number -> keys [tiles, chunk, ...] of each tile's sequence.
+        chunk: keys per chunk, a multiple of the keys per candidate block.
         topk: keys to keep.
         candidates: (blocks to keep, keys per block), or None.
 
@@ -202,28 +191,20 @@ def full_scan(
     """
     rows = queries.heads.shape[0]
     blocks, size = candidates or (0, 1)
+
+    def step(number: Array, state: tuple[Running, Running]) -> tuple[Running, Running]:
+        keys = number * chunk + jnp.arange(chunk, dtype=jnp.int32)
+        visible = keys < queries.visible_keys[:, None]
+        score = jnp.where(visible, scores(queries, fetch(number), dtype), -jnp.inf)
+        best, best_blocks = state
+        if candidates is not None:
+            found = block_maxima(score, keys[0], queries.visible_keys, size)
+            best_blocks = append_or_merge(best_blocks, *found, found[1][0], dtype)
+        return merge(best, score, keys, dtype), best_blocks
+
+    chunks = -(-jnp.max(queries.visible_keys) // chunk)
     state = (empty(rows, topk), empty(rows, blocks))
-    longest = jnp.max(queries.visible_keys)
-    done = jnp.int32(0)  # keys
-    for place, (fetch, chunk) in enumerate(readers):
-        last = place == len(readers) - 1
-        end = -(-longest // chunk) if last else longest // chunk
-
-        def step(
-            number: Array, state: tuple[Running, Running], fetch: Any = fetch, chunk: int = chunk
-        ) -> tuple[Running, Running]:
-            keys = number * chunk + jnp.arange(chunk, dtype=jnp.int32)
-            visible = keys < queries.visible_keys[:, None]
-            score = jnp.where(visible, scores(queries, fetch(number), dtype), -jnp.inf)
-            best, best_blocks = state
-            if candidates is not None:
-                found = block_maxima(score, keys[0], queries.visible_keys, size)
-                best_blocks = append_or_merge(best_blocks, *found, found[1][0], dtype)
-            return merge(best, score, keys, dtype), best_blocks
-
-        state = lax.fori_loop(done // chunk, end, step, state)
-        done = end * chunk
-    best, best_blocks = state
+    best, best_blocks = lax.fori_loop(0, chunks, step, state)
     return best.keys, None if candidates is None else best_blocks.keys
 
 

@@ -21,8 +21,12 @@ from dsinfer_jax.model.rotary import inverse_frequencies, rotate
 
 Array = jax.Array
 
-SCANNED_SCORES = 1 << 21  # rows x heads x keys scored at a time, at most: 8 MiB of float32
-SMALL_CHUNK = 1 << 11  # keys scored at a time at the end of a scan: short contexts pay for no more
+# A chunk of a full scan: short contexts pay for a whole one, and its scores should stay in a
+# processor's cache.
+CHUNK_KEYS = 1 << 11
+CHUNK_SCORES = 1 << 19  # rows x heads x keys: 2 MiB of float32
+# Candidate keys are few and scattered: larger chunks, fewer merges.
+CANDIDATE_CHUNK_SCORES = 1 << 21
 
 
 class Selection(NamedTuple):
@@ -82,9 +86,18 @@ def search(
     kept_blocks = None
     if spec.candidates == "source":
         kept_blocks = (config.candidate_topk_blocks, config.candidate_block_size)
-    readers = _chunk_readers(read, plan, index, spec.ratio, config)
+    tables = plan.block_tables[index.tile_sequence]  # [tiles, table width]
+    keys_per_block = CACHE_BLOCK_TOKENS // spec.ratio
+    limit = min(CHUNK_KEYS, CHUNK_SCORES // (index.positions.shape[0] * config.index_n_heads))
+    blocks = _largest_divisor(tables.shape[1], max(limit // keys_per_block, 1))
+    chunk = blocks * keys_per_block
+
+    def fetch(number: Array) -> index_scores.Keys:
+        some = lax.dynamic_slice_in_dim(tables, number * blocks, blocks, axis=1)
+        return jax.tree.map(lambda part: part.reshape(tables.shape[0], chunk, -1), read(some))
+
     return index_scores.full_scan(
-        queries, readers, config.index_topk, numerics.dtype, candidates=kept_blocks
+        queries, fetch, chunk, config.index_topk, numerics.dtype, candidates=kept_blocks
     )
 
 
@@ -120,33 +133,6 @@ def visible_keys(index: RowIndex, ratio: int) -> Array:
     return (index.positions + 1) // ratio
 
 
-def _chunk_readers(
-    read: Callable[..., index_scores.Keys],
-    plan: Plan,
-    index: RowIndex,
-    ratio: int,
-    config: ModelConfig,
-) -> list[index_scores.Reader]:
-    """Readers of the keys of every tile's sequence, in large chunks and then in small ones."""
-    keys_per_block = CACHE_BLOCK_TOKENS // ratio
-    tables = plan.block_tables[index.tile_sequence]  # [tiles, table width]
-    most = SCANNED_SCORES // (index.positions.shape[0] * config.index_n_heads)
-    readers: list[index_scores.Reader] = []
-    for limit in (most, min(most, SMALL_CHUNK)):
-        blocks = _largest_divisor(tables.shape[1], max(limit // keys_per_block, 1))
-        if readers and blocks * keys_per_block == readers[-1].chunk:
-            continue
-
-        def fetch(number: Array, blocks: int = blocks) -> index_scores.Keys:
-            some = lax.dynamic_slice_in_dim(tables, number * blocks, blocks, axis=1)
-            return jax.tree.map(
-                lambda part: part.reshape(tables.shape[0], blocks * keys_per_block, -1), read(some)
-            )
-
-        readers.append(index_scores.Reader(fetch, blocks * keys_per_block))
-    return readers
-
-
 def _largest_divisor(number: int, limit: int) -> int:
     """Largest power of two that divides `number` and does not exceed `limit`."""
     return math.gcd(number, 1 << (limit.bit_length() - 1))
@@ -168,7 +154,8 @@ def _search_candidates(
         return read(*key_places(keys, plan, index, spec.ratio))
 
     rows = index.positions.shape[0]
-    budget = SCANNED_SCORES // (rows * max(config.index_n_heads, config.index_head_dim) * size)
+    width = max(config.index_n_heads, config.index_head_dim)
+    budget = CANDIDATE_CHUNK_SCORES // (rows * width * size)
     return index_scores.candidate_scan(
         queries,
         fetch,

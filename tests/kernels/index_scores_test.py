@@ -26,25 +26,22 @@ def queries_with_scores(scores: np.ndarray, visible: np.ndarray) -> tuple[Querie
     return queries, jnp.asarray(keys)
 
 
-def run_full_scan(queries, keys, chunks, topk, candidates=None, tiles=1):
-    def reader(chunk):
-        def fetch(number):
-            some = jax.lax.dynamic_slice_in_dim(keys, number * chunk, chunk, axis=-2)
-            some = some if some.ndim == 3 else jnp.broadcast_to(some, (tiles, *some.shape))
-            return tuple(jnp.split(some, 2, axis=-1)) if some.shape[-1] % 2 == 0 else (some,)
+def run_full_scan(queries, keys, chunk, topk, candidates=None, tiles=1):
+    def fetch(number):
+        some = jax.lax.dynamic_slice_in_dim(keys, number * chunk, chunk, axis=-2)
+        some = some if some.ndim == 3 else jnp.broadcast_to(some, (tiles, *some.shape))
+        return tuple(jnp.split(some, 2, axis=-1)) if some.shape[-1] % 2 == 0 else (some,)
 
-        return index_scores.Reader(fetch, chunk)
-
-    readers = [reader(chunk) for chunk in chunks]
-    scan = jax.jit(lambda: index_scores.full_scan(queries, readers, topk, jnp.float32, candidates))
-    return scan()
+    return jax.jit(
+        lambda: index_scores.full_scan(queries, fetch, chunk, topk, jnp.float32, candidates)
+    )()
 
 
-@pytest.mark.parametrize("chunks", [(8,), (104,), (32, 8), (64, 8)])
-def test_golden_lists(chunks):
+@pytest.mark.parametrize("chunk", [8, 104])
+def test_golden_lists(chunk):
     """Ties between equal scores and between zeros of both signs go to the lower key."""
     queries, keys = queries_with_scores(golden("topk.scores"), golden("topk.visible"))
-    found, blocks = run_full_scan(queries, keys, chunks, 16, (8, BLOCK))
+    found, blocks = run_full_scan(queries, keys, chunk, 16, (8, BLOCK))
     np.testing.assert_array_equal(found, golden("topk.full_ids_k16"))
     np.testing.assert_array_equal(blocks, golden("topk.block_ids_8of8"))
 
@@ -70,7 +67,7 @@ def test_the_last_block_is_forced():
     """The newest block is kept whatever its score, and keys in it may still lose."""
     scores = np.linspace(10, 1, 100, dtype=np.float32)[None]
     queries, keys = queries_with_scores(scores, np.array([100]))
-    found, blocks = run_full_scan(queries, keys, (104,), 16, (8, BLOCK))
+    found, blocks = run_full_scan(queries, keys, 104, 16, (8, BLOCK))
     assert np.asarray(blocks)[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 12]
     assert np.asarray(found)[0].tolist() == list(range(16))
 
@@ -88,10 +85,10 @@ def best(scores: np.ndarray, allowed: np.ndarray, count: int) -> list[int]:
     return sorted(order[:count])
 
 
-@pytest.mark.parametrize("chunks", [(16,), (64,), (32, 8)])
-def test_scans_against_numpy(chunks):
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+def test_scans_against_numpy(chunk):
     """Small integers, so that scores are exact and ties frequent; several tiles with own keys."""
-    random = np.random.default_rng(chunks[0])
+    random = np.random.default_rng(chunk)
     tiles, rows, heads, width, count = 3, 12, 4, 8, 64
     keys = random.integers(-2, 3, (tiles, count, width)).astype(np.float32)
     queries = Queries(
@@ -99,7 +96,7 @@ def test_scans_against_numpy(chunks):
         weights=jnp.asarray(random.integers(-2, 3, (rows, heads)), jnp.float32),
         visible_keys=jnp.asarray(random.integers(0, count + 1, rows), jnp.int32),
     )
-    found, blocks = run_full_scan(queries, jnp.asarray(keys), chunks, 10, (4, BLOCK))
+    found, blocks = run_full_scan(queries, jnp.asarray(keys), chunk, 10, (4, BLOCK))
     row_keys = jnp.repeat(jnp.asarray(keys), rows // tiles, axis=0)
     restricted = index_scores.candidate_scan(
         queries,
