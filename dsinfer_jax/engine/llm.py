@@ -212,7 +212,7 @@ class LLM:
         """A delta with its text; the end of the request if a stop string is in it."""
         new = _new_text(delta, text)
         if text is not None and text.stop is not None:
-            self.engine.stop_request(request, text.stop)
+            self.engine.stop_request(request, text.stop, len(request.token_ids))
             delta = replace(delta, finish_reason=request.finish_reason)
         output = None
         if delta.finish_reason is not None:

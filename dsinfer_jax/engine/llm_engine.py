@@ -122,10 +122,13 @@ class LLMEngine:
             self._pending.drop(request)
             self._end(request)
 
-    def stop_request(self, request: Request, text: str) -> None:
-        """End a request at a stop string that its tokens have spelled; it gives no more deltas."""
+    def stop_request(self, request: Request, text: str, kept: int) -> None:
+        """End a request at a stop string that its first `kept` generated tokens have spelled.
+
+        It gives no more deltas; tokens after those are dropped.
+        """
         running = not request.finished
-        request.stop_at(text)
+        request.stop_at(text, kept)
         if running:
             self._end(request)
 

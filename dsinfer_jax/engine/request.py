@@ -223,9 +223,14 @@ class Request:
         elif self.length > longest or len(self.token_ids) == self.params.max_tokens:
             self.finish_reason = FinishReason.LENGTH
 
-    def stop_at(self, text: str) -> None:
-        """End the request at a stop string, even if its newest token has ended it otherwise."""
-        self.finish_reason, self.stop_reason = FinishReason.STOP, text
+    def stop_at(self, text: str, kept: int) -> None:
+        """End the request at a stop string that its first `kept` generated tokens have spelled.
+
+        Later tokens are dropped, and so is the end that one of them made.
+        """
+        for values in (self.token_ids, self.logprobs, self.top_logprobs):
+            del values[kept:]
+        self.finish_reason, self.stop_reason, self.error = FinishReason.STOP, text, None
 
     def fail(self, reason: FinishReason, error: str) -> None:
         """End the request with a sentence that says why."""
