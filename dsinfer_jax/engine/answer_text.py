@@ -1,5 +1,7 @@
 """The text of one answer as its tokens come, up to the first stop string."""
 
+from collections.abc import Sequence
+
 from dsinfer_jax.engine.detokenise import Detokeniser, TextCodec
 from dsinfer_jax.engine.sampling_params import SamplingParams
 
@@ -12,6 +14,7 @@ class AnswerText:
 
     Attributes:
         text: all that was given out.
+        tokens: how many were taken; with a stop, the last one is the one that completed it.
         stop: the stop string that was found; afterwards nothing may be added.
     """
 
@@ -21,21 +24,27 @@ class AnswerText:
         self._least = params.min_tokens
         self._held = ""
         self.text = ""
+        self.tokens = 0
         self.stop: str | None = None
 
-    def add(self, tokens: list[int], last: bool = False) -> str:
-        """The new text; with `last`, also what was held back."""
+    def add(self, tokens: Sequence[int], last: bool = False) -> str:
+        """The new text, of tokens up to a stop; with `last`, also what was held back."""
         assert self.stop is None
-        early, tokens = tokens[: self._least], tokens[self._least :]
-        self._least -= len(early)
-        new = self._decoder.add(early, last=last and not tokens)
-        new += (
-            self._until_stop(self._decoder.add(tokens, last=last), last) if tokens or last else ""
-        )
+        new = ""
+        for token in tokens:
+            self.tokens += 1
+            new += self._until_stop(self._decoder.add([token]), last=False)
+            if self.stop is not None:
+                break
+        else:
+            if last:
+                new += self._until_stop(self._decoder.add([], last=True), last=True)
         self.text += new
         return new
 
     def _until_stop(self, text: str, last: bool) -> str:
+        if self.tokens <= self._least:
+            return text
         pending = self._held + text
         found = [(pending.find(stop) + len(stop), -len(stop), stop) for stop in self._stops
                  if stop in pending]  # fmt: skip

@@ -1,22 +1,18 @@
 """LLM: the offline API. Prompts in, finished requests out, or a stream of what each step added."""
 
+import operator
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.engine.answer_text import AnswerText
+from dsinfer_jax.engine.answers import Answer, answers_to
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
-from dsinfer_jax.engine.request import (
-    Delta,
-    FinishReason,
-    Request,
-    RequestOutput,
-    SamplingParams,
-)
+from dsinfer_jax.engine.request import Delta, Request, RequestOutput, SamplingParams
 from dsinfer_jax.engine.structured_output import GrammarError
 from dsinfer_jax.model.numerics import POLICIES, RUNTIME, Numerics
 from dsinfer_jax.model.params import Params
@@ -87,10 +83,9 @@ class LLM:
                     f"numerics is {numerics!r}; it must be one of {', '.join(POLICIES)}"
                 )
             numerics = POLICIES[numerics]
-        self.config, self.codec = config, codec
-        grammars = self._grammar_compiler if codec else None
-        self.engine = LLMEngine(config, params, numerics, sizes, progress, grammars=grammars)
-        self._running = False  # deltas are told apart by their place in one call
+        grammars = partial(_grammar_compiler, codec, config) if codec else None
+        engine = LLMEngine(config, params, numerics, sizes, progress, grammars=grammars)
+        self._attach(engine, codec)
 
     @classmethod
     def from_pretrained(cls, model: str | Path, **options: Any) -> "LLM":
@@ -104,6 +99,17 @@ class LLM:
             ValueError: as the constructor.
         """
         return cls(*load_model(model), **options)
+
+    @classmethod
+    def over_engine(cls, engine: LLMEngine, codec: TextCodec | None = None) -> "LLM":
+        """An LLM over an engine that is ready, which nobody else may use."""
+        llm = cls.__new__(cls)
+        llm._attach(engine, codec)
+        return llm
+
+    def _attach(self, engine: LLMEngine, codec: TextCodec | None) -> None:
+        self.engine, self.codec, self.config = engine, codec, engine.config
+        self._in_use = threading.Lock()  # deltas are told apart by their place in one call
 
     def generate(
         self,
@@ -137,35 +143,56 @@ class LLM:
         iterator early aborts what still runs. One call runs at a time: another one before the end
         raises RuntimeError.
         """
-        return self._run(self._requests(prompts, sampling_params))
+        return self._run(self._answers(prompts, sampling_params))
 
     def close(self) -> None:
         """End what runs beside the model: the process that builds grammars."""
         self.engine.close()
 
     def token_ids(self, prompt: Prompt) -> list[int]:
-        """A prompt as the model will see it. Raises ValueError for text without a tokenizer."""
-        if not isinstance(prompt, str):
-            return list(prompt)
-        if self.codec is None:
-            raise ValueError("a prompt is text, but the model has no tokenizer; give token ids")
-        return self.codec.encode(prompt)
+        """A prompt as the model will see it.
 
-    def _grammar_compiler(self) -> "GrammarCompiler":
-        assert self.codec is not None
+        Raises:
+            ValueError: text without a tokenizer, or ids that are not whole numbers.
+        """
+        if isinstance(prompt, str):
+            if self.codec is None:
+                raise ValueError("a prompt is text, but the model has no tokenizer; give token ids")
+            return self.codec.encode(prompt)
         try:
-            from dsinfer_jax.engine.grammar_compiler import compiler_for
-        except ImportError as error:
-            raise GrammarError(
-                "structured_output needs llguidance; install the extra named grammar"
-            ) from error
-        return compiler_for(self.codec, self.config.vocab_size, [self.config.eos_token_id])
+            return list(map(operator.index, prompt))
+        except TypeError:
+            raise ValueError(
+                f"a prompt is {str(prompt)[:40]}; it must be text or whole numbers"
+            ) from None
 
-    def _requests(
+    def answers_to(
+        self, prompt: Prompt, params: SamplingParams, *, index: int, place: int = 0, **fields: Any
+    ) -> list[Answer]:
+        """The answers to one prompt, not yet handed to the engine; see `answers.answers_to`.
+
+        Raises:
+            ValueError: text or stop strings without a tokenizer, or ids that are no numbers.
+        """
+        ids = self.token_ids(prompt)
+        return answers_to(ids, params, self.codec, index=index, place=place, **fields)
+
+    def claim(self) -> None:
+        """Reserve the engine for one caller until `release`. Raises RuntimeError if it is taken."""
+        if not self._in_use.acquire(blocking=False):
+            raise RuntimeError(
+                "the model is busy with another call; finish its stream, or close it, first"
+            )
+
+    def release(self) -> None:
+        """Let others have the engine."""
+        self._in_use.release()
+
+    def _answers(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-    ) -> list[Request]:
+    ) -> list[Answer]:
         items: Sequence[Any] = prompts
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
             items = [prompts]
@@ -178,52 +205,38 @@ class LLM:
                 f"sampling_params has {len(params)} entries for {len(items)} prompts; "
                 "give one for all, or one for each"
             )
-        if self.codec is None and any(chosen.stop_strings for chosen in params):
-            raise ValueError(
-                "stop needs a tokenizer, which the model lacks; use stop_token_ids instead"
-            )
         return [
-            _request(index, answer, self.token_ids(item), chosen)
-            for index, (item, chosen) in enumerate(zip(items, params))
-            for answer in range(chosen.n)
+            answer
+            for place, (item, chosen) in enumerate(zip(items, params))
+            for answer in self.answers_to(item, chosen, index=place, place=place)
         ]
 
-    def _run(self, requests: list[Request]) -> Iterator[Delta]:
-        if self._running:
-            raise RuntimeError(
-                "the model is busy with another call; finish its stream, or close it, first"
-            )
-        answers = {(request.index, request.answer): request for request in requests}
-        texts = {
-            place: AnswerText(self.codec, request.params) if self.codec else None
-            for place, request in answers.items()
-        }
-        self._running = True
+    def _run(self, answers: list[Answer]) -> Iterator[Delta]:
+        self.claim()
+        running = {_place(answer.request): answer for answer in answers}
         try:
-            for delta in self._deltas(requests):
-                place = delta.index, delta.answer
-                yield self._complete(delta, answers[place], texts[place])
+            for delta in self._deltas(answers):
+                answer = running.get(_place(delta))
+                if answer is None:  # ended by a stop string in the delta before
+                    continue
+                delta = answer.complete(delta, self.engine)
+                if delta.output is not None:
+                    del running[_place(delta)]
+                yield delta
         finally:
-            self._running = False
-            for request in requests:
-                self.engine.abort_request(request)
+            for answer in answers:
+                self.engine.abort_request(answer.request)
+            self.release()
 
-    def _complete(self, delta: Delta, request: Request, text: AnswerText | None) -> Delta:
-        """A delta with its text; the end of the request if a stop string is in it."""
-        new = _new_text(delta, text)
-        if text is not None and text.stop is not None:
-            self.engine.stop_request(request, text.stop, len(request.token_ids))
-            delta = replace(delta, finish_reason=request.finish_reason)
-        output = None
-        if delta.finish_reason is not None:
-            output = _output(request, text.text if text else "")
-        return replace(delta, text=new, output=output)
-
-    def _deltas(self, requests: list[Request]) -> Iterator[Delta]:
-        for request in requests:
-            yield from self.engine.add_request(request)
+    def _deltas(self, answers: list[Answer]) -> Iterator[Delta]:
+        for answer in answers:
+            yield from self.engine.add_request(answer.request)
         while self.engine.has_unfinished_requests():
             yield from self.engine.step()
+
+
+def _place(item: Request | Delta) -> tuple[int, int]:
+    return item.index, item.answer
 
 
 def load_model(model: str | Path) -> tuple[ModelConfig, Params, TextCodec]:
@@ -244,33 +257,11 @@ def load_model(model: str | Path) -> tuple[ModelConfig, Params, TextCodec]:
     return config, params, TextCodec(tokenizer, config.bos_token_id)
 
 
-def _request(index: int, answer: int, prompt: list[int], params: SamplingParams) -> Request:
-    request = Request(index, prompt, params, answer=answer)
-    request.seed = params.answer_seed(request.seed, answer)
-    return request
-
-
-def _new_text(delta: Delta, writer: AnswerText | None) -> str:
-    if writer is None:
-        return ""
-    stopped = delta.finish_reason is FinishReason.STOP  # the token that stops is not text
-    tokens = delta.token_ids[:-1] if stopped else delta.token_ids
-    return writer.add(tokens, last=delta.finish_reason is not None)
-
-
-def _output(request: Request, text: str) -> RequestOutput:
-    assert request.finish_reason is not None
-    return RequestOutput(
-        index=request.index,
-        prompt_token_ids=list(request.prompt_token_ids),
-        token_ids=request.token_ids,
-        text=text,
-        finish_reason=request.finish_reason,
-        logprobs=request.logprobs if request.params.logprobs else None,
-        error=request.error,
-        cached_tokens=request.cached_tokens,
-        why_miss=request.why_miss,
-        stop_reason=request.stop_reason,
-        top_logprobs=request.top_logprobs if request.params.top_logprobs else None,
-        answer=request.answer,
-    )
+def _grammar_compiler(codec: TextCodec, config: ModelConfig) -> "GrammarCompiler":
+    try:
+        from dsinfer_jax.engine.grammar_compiler import compiler_for
+    except ImportError as error:
+        raise GrammarError(
+            "structured_output needs llguidance; install the extra named grammar"
+        ) from error
+    return compiler_for(codec, config.vocab_size, [config.eos_token_id])

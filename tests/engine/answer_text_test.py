@@ -27,7 +27,22 @@ def run(
         part, tokens = tokens[:size], tokens[size:]
         pieces.append(answer.add(part, last=not tokens))
     assert "".join(pieces) == answer.text
+    if answer.stop is None:
+        assert answer.tokens == len(codec.encode(text)) - 1
+    else:
+        assert answer.tokens == first_complete(codec, text, params)
     return answer.text, answer.stop
+
+
+def first_complete(codec: TextCodec, text: str, params: SamplingParams) -> int:
+    """The fewest tokens of a text whose characters hold a stop string."""
+    tokens = codec.encode(text)[1:]
+    early = b"".join(map(codec.token_bytes, tokens[: params.min_tokens]))
+    for count in range(params.min_tokens, len(tokens) + 1):
+        data = b"".join(map(codec.token_bytes, tokens[:count]))[len(early) :]
+        if any(stop.encode() in data for stop in params.stop_strings):
+            return count
+    raise AssertionError("there is no stop string")
 
 
 def expected(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
