@@ -1,8 +1,9 @@
 """Speed of the protocol layer beside the official package, in one process.
 
-    python tools/bench_recipe.py [--tokenizer FILE] [--seconds S] [--repeats N] [--only NAME]
+    python tools/bench_recipe.py [--tokenizer FILE] [--text FILE] [--repeats N] [--only NAME]
 
-Requests to prompts, and with a tokenizer conversations to ids; the way out is measured by
+Requests to prompts, and with a tokenizer conversations to ids: of made text, which repeats words
+more than real text does, or of a file. The way out is measured by
 ``bench_recipe_streaming.py``. See ``side_by_side.py`` for what is printed.
 """
 
@@ -49,12 +50,12 @@ def _to_prompt(package: Any, body: bytes) -> Work:
 
 
 def encode_measurements(
-    official: ModuleType, ours: ModuleType, tokenizer: str, characters: int
+    official: ModuleType, ours: ModuleType, tokenizer: str, text: str
 ) -> Iterator[Comparison]:
     """Conversations to ids: cold (nothing remembered), and the next turn of a known one."""
     for messages in (1, 40):
-        random = Random(messages)
-        texts = [mixed_text(random, characters // messages) for _ in range(messages)]
+        length = -(-len(text) // messages)
+        texts = [text[start : start + length] for start in range(0, len(text), length)]
         size = sum(len(text.encode()) for text in texts) / 1e3
         works = []
         for package in (official, ours):
@@ -98,7 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, may be gzipped")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one turn")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--characters", type=int, default=400_000, help="length of long prompts")
+    parser.add_argument("--text", type=Path, help="text of the conversations to encode")
+    parser.add_argument("--characters", type=int, default=400_000, help="at most so much of it")
     parser.add_argument("--only", default="", help="measurements whose name holds this")
     options = parser.parse_args(arguments)
     import deepseek_recipe as official
@@ -108,8 +110,12 @@ def main(arguments: list[str] | None = None) -> int:
     comparisons = list(request_measurements(official, ours))
     if options.tokenizer is not None:
         raw = options.tokenizer.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-        comparisons += encode_measurements(official, ours, text, options.characters)
+        tokenizer = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
+        if options.text is None:
+            text = mixed_text(Random(1), options.characters)
+        else:
+            text = options.text.read_text(encoding="utf-8")[: options.characters]
+        comparisons += encode_measurements(official, ours, tokenizer, text)
     wanted = [comparison for comparison in comparisons if options.only in comparison.name]
     report(wanted, repeats=options.repeats, seconds=options.seconds)
     return 0

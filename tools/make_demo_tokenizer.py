@@ -11,8 +11,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dsinfer_jax.checkpoint.vocabulary import PAD_TOKEN
+from dsinfer_jax.recipe.pre_tokenizer import KNOWN_SPLITS
 from dsinfer_jax.recipe.special_tokens import DEFAULT_SPELLINGS
-from dsinfer_jax.recipe.tokenizer import KNOWN_SPLITS
 
 ROOT = Path(__file__).resolve().parents[1]
 ENTRIES = 512

@@ -9,29 +9,11 @@ This module knows nothing about conversations; ``encoding.py`` decides which tex
 
 from __future__ import annotations
 
-import json
-import re
-from array import array
 from collections.abc import Callable, Sequence
-from threading import Lock
 from typing import Any
 
+from dsinfer_jax.recipe.plain_encoder import PlainEncoder
 from dsinfer_jax.recipe.values import OutputOnly, optional_string, string
-
-# The pre-tokenizer of the published files, as the JSON of its three splits. Only for this one is it
-# known where a stretch may be cut without changing an id.
-KNOWN_SPLITS = (
-    r"\p{N}{1,3}",
-    "[一-龥\u3040-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
-)
-# Between a letter and a blank before a letter: words end with their last letter and a blank belongs
-# to the word after it. Before a Chinese character that follows none: its run is split off first.
-SAFE_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=[\n。，、；：？！])(?=[一-龥])")
-
-PART_CHARACTERS = 4_096
-CACHE_CHARACTERS = 8_000_000
 
 
 class Tokenizer(OutputOnly):
@@ -121,121 +103,6 @@ class Tokenizer(OutputOnly):
         if self._byte_table is None:
             self._byte_table = _byte_table(self._full, self._added_tokens)
         return self._byte_table
-
-
-class PlainEncoder:
-    """The tokenizer without its added vocabulary: pre-tokenizer and merges only."""
-
-    def __init__(self, full: Any) -> None:
-        from tokenizers import Tokenizer as Library
-
-        library = Library(full.model)  # shares the model with the full tokenizer
-        if full.normalizer is not None:
-            library.normalizer = full.normalizer
-        if full.pre_tokenizer is not None:
-            library.pre_tokenizer = full.pre_tokenizer
-        self._library = library
-        self._cuttable = _splits(full) == KNOWN_SPLITS
-        self._cache: dict[str, array[int]] = {}
-        self._cache_characters = 0
-        self._lock = Lock()
-
-    def encode(self, stretches: Sequence[str]) -> list[Sequence[int]]:
-        """Ids of each stretch."""
-        cache = self._cache
-        found: list[Sequence[int] | None] = [cache.get(stretch) for stretch in stretches]
-        missing = {stretch for stretch, ids in zip(stretches, found) if ids is None and stretch}
-        encoded = self._encode_new(list(missing)) if missing else {}
-        self._remember(stretches, encoded)
-        return [
-            ids if ids is not None else encoded.get(stretch, ())
-            for stretch, ids in zip(stretches, found)
-        ]
-
-    def encode_with_offsets(self, text: str) -> list[tuple[int, int, int]]:
-        """Ids and where their characters stand."""
-        encoding = self._library.encode(text, add_special_tokens=False)
-        return [(id, *span) for id, span in zip(encoding.ids, encoding.offsets)]
-
-    def forget(self) -> None:
-        """Empty the cache."""
-        with self._lock:
-            self._cache.clear()
-            self._cache_characters = 0
-
-    def _encode_new(self, stretches: list[str]) -> dict[str, list[int]]:
-        parts: list[str] = []
-        ends: list[int] = []
-        for stretch in stretches:
-            parts.extend(self._parts(stretch))
-            ends.append(len(parts))
-        if len(parts) == 1:
-            encodings = [self._library.encode(parts[0], add_special_tokens=False)]
-        else:
-            encodings = self._library.encode_batch_fast(parts, add_special_tokens=False)
-        encoded = {}
-        start = 0
-        for stretch, end in zip(stretches, ends):
-            ids = encodings[start].ids
-            for encoding in encodings[start + 1 : end]:
-                ids += encoding.ids
-            encoded[stretch] = ids
-            start = end
-        return encoded
-
-    def _parts(self, stretch: str) -> list[str]:
-        """The stretch in pieces that are encoded like the whole, for more than one core."""
-        if len(stretch) < 2 * PART_CHARACTERS or not self._cuttable:
-            return [stretch]
-        parts = []
-        start = 0
-        while len(stretch) - start >= 2 * PART_CHARACTERS:
-            cut = SAFE_CUT.search(stretch, start + PART_CHARACTERS)
-            if cut is None:
-                break
-            parts.append(stretch[start : cut.start()])
-            start = cut.start()
-        parts.append(stretch[start:])
-        return parts
-
-    def _remember(self, stretches: Sequence[str], encoded: dict[str, list[int]]) -> None:
-        """Move what was used to the young end of the cache, add what is new, drop the oldest."""
-        with self._lock:
-            cache = self._cache
-            for stretch in stretches:
-                ids = cache.pop(stretch, None)
-                if ids is None:
-                    if stretch not in encoded:
-                        continue
-                    ids = array("I", encoded[stretch])  # a quarter of the memory of a list
-                    self._cache_characters += len(stretch)
-                cache[stretch] = ids
-            while self._cache_characters > CACHE_CHARACTERS:
-                oldest = next(iter(cache))
-                del cache[oldest]
-                self._cache_characters -= len(oldest)
-
-
-def _splits(full: Any) -> tuple[str, ...]:
-    """The regular expressions of the pre-tokenizer, empty if it is of another kind."""
-    from tokenizers import Tokenizer as Library
-    from tokenizers.models import BPE
-
-    wordless = Library(BPE())  # the same steps without the words, to read them as JSON
-    if full.normalizer is not None:
-        wordless.normalizer = full.normalizer
-    if full.pre_tokenizer is not None:
-        wordless.pre_tokenizer = full.pre_tokenizer
-    description = json.loads(wordless.to_str())
-    *splits, last = (description["pre_tokenizer"] or {}).get("pretokenizers", [{}])
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-    if not byte_level.items() <= last.items():
-        return ()
-    if description["normalizer"] not in (None, {"type": "Sequence", "normalizers": []}):
-        return ()
-    if any(s["type"] != "Split" or s["behavior"] != "Isolated" or s["invert"] for s in splits):
-        return ()
-    return tuple(split["pattern"].get("Regex", "") for split in splits)
 
 
 def _byte_table(library: Any, added_tokens: dict[int, str]) -> dict[int, bytes]:

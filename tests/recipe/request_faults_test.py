@@ -36,7 +36,7 @@ from dsinfer_jax.recipe import (
     ToolMessage,
     UserMessage,
 )
-from dsinfer_jax.recipe.tokenizer import PART_CHARACTERS
+from dsinfer_jax.recipe.plain_encoder import PART_CHARACTERS
 
 MODEL = "DeepSeek-V4.1-Flash"
 USER = {"role": "user", "content": "hello"}
@@ -246,7 +246,7 @@ def one_pass(rendered: Any, tokenizer: Tokenizer) -> list[int]:
 
 
 def test_the_cache_never_changes_an_id_and_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsinfer_jax.recipe.tokenizer.CACHE_CHARACTERS", 1_000)
+    monkeypatch.setattr("dsinfer_jax.recipe.plain_encoder.CACHE_CHARACTERS", 1_000)
     tokenizer = Tokenizer.from_str(small_tokenizer_json())
     random = Random(5)
     texts = ["".join(random.choices("ab é<think>", k=random.randint(0, 80))) for _ in range(60)]

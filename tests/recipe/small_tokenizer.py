@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from dsinfer_jax.recipe.pre_tokenizer import KNOWN_SPLITS
 from dsinfer_jax.recipe.special_tokens import DEFAULT_SPELLINGS
-from dsinfer_jax.recipe.tokenizer import KNOWN_SPLITS
 
 FIRST_CONTROL_ID = 256
 
