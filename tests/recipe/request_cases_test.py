@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -27,10 +28,19 @@ FILES = (
 )
 
 
-def check(path: Path) -> int:
-    """Run all cases of a file; the number of cases."""
+IMAGES_TO_READ = "image_resolve"  # the dialect of cases that decode and scale images
+needs_shared = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason="needs the recorded cases in ../shared"
+)
+needs_pillow = pytest.mark.skipif(
+    importlib.util.find_spec("PIL") is None, reason="reading images needs Pillow"
+)
+
+
+def check(path: Path, *, of_images: bool = False) -> int:
+    """Run the cases of a file that read images, or all others; the number of cases."""
     runner = CaseRunner(dsinfer_jax.recipe, path.parent)
-    cases = list(load_cases(path))
+    cases = [case for case in load_cases(path) if (case["dialect"] == IMAGES_TO_READ) == of_images]
     for case in cases:
         found = differences(case, runner)
         assert not found, "\n".join([case["name"], *found])
@@ -41,10 +51,29 @@ def test_a_copy_of_some_cases() -> None:
     assert check(COPY / "request_cases.jsonl") > 200
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="needs the recorded cases in ../shared")
+@needs_pillow
+def test_a_copy_of_some_images() -> None:
+    assert check(COPY / "request_cases.jsonl", of_images=True) > 5
+
+
+@needs_shared
 @pytest.mark.parametrize("name", FILES)
 def test_all_cases(name: str) -> None:
     assert check(FOLDER / f"{name}.jsonl") > 0
+
+
+@needs_shared
+@needs_pillow
+def test_all_images() -> None:
+    assert check(FOLDER / "images.jsonl", of_images=True) > 20
+
+
+def test_images_without_pillow_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    cases = load_cases(COPY / "request_cases.jsonl")
+    case = next(case for case in cases if case["name"] == "image-resolve-square-544")
+    [call] = CaseRunner(dsinfer_jax.recipe, COPY).run(case)["calls"]
+    assert call["error"]["message"].startswith("Images need Pillow, which is not installed")
 
 
 def test_the_checker_notices_a_wrong_record(
