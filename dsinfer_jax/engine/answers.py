@@ -1,10 +1,11 @@
 """From what a step added to a request to what its caller reads: text, stop strings, the result."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from dsinfer_jax.engine.answer_text import AnswerText
 from dsinfer_jax.engine.detokenise import TextCodec
+from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import (
     Delta,
     FinishReason,
@@ -12,12 +13,6 @@ from dsinfer_jax.engine.request import (
     RequestOutput,
     SamplingParams,
 )
-
-
-class Stops(Protocol):
-    """What an answer needs of the engine."""
-
-    def stop_request(self, request: Request, text: str, kept: int) -> None: ...
 
 
 class Answer:
@@ -35,7 +30,7 @@ class Answer:
         self._place = place
         self._given = 0  # tokens in the deltas so far
 
-    def complete(self, delta: Delta, engine: Stops) -> Delta:
+    def complete(self, delta: Delta, engine: LLMEngine) -> Delta:
         """The engine's delta with its text, and with the whole result if it is the last.
 
         A stop string ends the request at the token that completes it: tokens after that are
@@ -59,7 +54,7 @@ class Answer:
         last.output = self._output()
         return last
 
-    def _add_text(self, text: AnswerText, delta: Delta, engine: Stops) -> None:
+    def _add_text(self, text: AnswerText, delta: Delta, engine: LLMEngine) -> None:
         tokens = delta.token_ids
         if delta.finish_reason is FinishReason.STOP:  # the token that stops is not text
             tokens = tokens[:-1]
@@ -86,6 +81,46 @@ class Answer:
             top_logprobs=request.top_logprobs if request.params.top_logprobs else None,
             answer=request.answer,
         )
+
+
+class RunningAnswers:
+    """The answers that an engine works on; the engine's deltas become theirs."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self._engine = engine
+        self._answers: dict[tuple[int, int], Answer] = {}
+
+    def __iter__(self) -> Iterator[Answer]:
+        return iter(self._answers.values())
+
+    def add(self, answer: Answer) -> list[tuple[Answer, Delta]]:
+        """Hand an answer to the engine; what it adds at once is its refusal."""
+        self._answers[_key(answer.request)] = answer
+        return self.complete(self._engine.add_request(answer.request))
+
+    def complete(self, deltas: Iterable[Delta]) -> list[tuple[Answer, Delta]]:
+        """Deltas of a step as their callers read them. Answers whose last one is here are gone."""
+        completed = []
+        for delta in deltas:
+            key = _key(delta)
+            answer = self._answers.get(key)
+            if answer is None:  # it ended at a stop string in the delta before
+                continue
+            completed.append((answer, answer.complete(delta, self._engine)))
+            if delta.output is not None:
+                del self._answers[key]
+        return completed
+
+    def abort(self, answers: Iterable[Answer]) -> list[Answer]:
+        """End answers in the engine; returns those that had not ended before."""
+        aborted = [one for one in answers if self._answers.pop(_key(one.request), None)]
+        for answer in aborted:
+            self._engine.abort_request(answer.request)
+        return aborted
+
+
+def _key(item: Request | Delta) -> tuple[int, int]:
+    return item.index, item.answer
 
 
 def _cut(tokens: Request | Delta, kept: int) -> None:

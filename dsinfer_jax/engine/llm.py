@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.engine.answers import Answer, answers_to
+from dsinfer_jax.engine.answers import Answer, RunningAnswers, answers_to
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
-from dsinfer_jax.engine.request import Delta, Request, RequestOutput, SamplingParams
+from dsinfer_jax.engine.request import Delta, RequestOutput, SamplingParams
 from dsinfer_jax.engine.structured_output import GrammarError
 from dsinfer_jax.model.numerics import POLICIES, RUNTIME, Numerics
 from dsinfer_jax.model.params import Params
@@ -213,30 +213,19 @@ class LLM:
 
     def _run(self, answers: list[Answer]) -> Iterator[Delta]:
         self.claim()
-        running = {_place(answer.request): answer for answer in answers}
+        running = RunningAnswers(self.engine)
         try:
-            for delta in self._deltas(answers):
-                answer = running.get(_place(delta))
-                if answer is None:  # ended by a stop string in the delta before
-                    continue
-                delta = answer.complete(delta, self.engine)
-                if delta.output is not None:
-                    del running[_place(delta)]
-                yield delta
-        finally:
             for answer in answers:
-                self.engine.abort_request(answer.request)
+                yield from _deltas(running.add(answer))
+            while self.engine.has_unfinished_requests():
+                yield from _deltas(running.complete(self.engine.step()))
+        finally:
+            running.abort(list(running))
             self.release()
 
-    def _deltas(self, answers: list[Answer]) -> Iterator[Delta]:
-        for answer in answers:
-            yield from self.engine.add_request(answer.request)
-        while self.engine.has_unfinished_requests():
-            yield from self.engine.step()
 
-
-def _place(item: Request | Delta) -> tuple[int, int]:
-    return item.index, item.answer
+def _deltas(completed: list[tuple[Answer, Delta]]) -> Iterator[Delta]:
+    return (delta for _, delta in completed)
 
 
 def load_model(model: str | Path) -> tuple[ModelConfig, Params, TextCodec]:

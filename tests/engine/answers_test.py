@@ -6,21 +6,18 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from scripted_engine import END, ScriptedEngine
 
 from dsinfer_jax import demo
-from dsinfer_jax.engine.answers import answers_to
+from dsinfer_jax.engine.answers import RunningAnswers, answers_to
 from dsinfer_jax.engine.detokenise import TextCodec
-from dsinfer_jax.engine.llm import LLM
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import (
     Delta,
     FinishReason,
-    Request,
     RequestOutput,
     SamplingParams,
 )
-
-END = 1
 
 
 @pytest.fixture(scope="module")
@@ -29,56 +26,11 @@ def codec() -> TextCodec:
     return TextCodec(tokenizer, config.bos_token_id)
 
 
-class ScriptedEngine:
-    """Gives each request the tokens of a script, several in one step."""
-
-    def __init__(self, script: Sequence[int], sizes: Sequence[int]) -> None:
-        self.config = None
-        self._script, self._sizes = list(script), list(sizes)
-        self.running: list[Request] = []
-
-    def add_request(self, request: Request) -> list[Delta]:
-        self.running.append(request)
-        return []
-
-    def abort_request(self, request: Request) -> None:
-        if request in self.running:
-            self.running.remove(request)
-
-    def stop_request(self, request: Request, text: str, kept: int) -> None:
-        request.stop_at(text, kept)
-        self.abort_request(request)
-
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.running)
-
-    def step(self) -> list[Delta]:
-        size = self._sizes.pop(0) if self._sizes else 1
-        return [self._advance(request, size) for request in list(self.running)]
-
-    def _advance(self, request: Request, size: int) -> Delta:
-        first = len(request.token_ids)
-        for token in self._script[first : first + size]:
-            if not request.finished:
-                request.append(token, -float(token), END, 1000, [(token, -float(token))])
-        if request.finished:
-            self.abort_request(request)
-        return Delta(
-            request.index,
-            request.token_ids[first:],
-            request.logprobs[first:],
-            request.finish_reason,
-            top_logprobs=request.top_logprobs[first:],
-            answer=request.answer,
-        )
-
-
 def stream(
     codec: TextCodec, script: Sequence[int], sizes: Sequence[int], params: SamplingParams
 ) -> Iterator[Delta]:
     engine = ScriptedEngine(script, sizes)
-    llm = LLM.over_engine(cast(LLMEngine, engine), codec)
-    yield from llm.stream([[0, 5]], params)
+    yield from engine.llm(codec).stream([[0, 5]], params)
     assert not engine.running
 
 
@@ -146,8 +98,9 @@ def test_an_answer_that_is_ended_from_outside_keeps_what_was_given_out(codec: Te
     tokens = [codec.encode(character)[1] for character in "abcd"]
     (answer,) = answers_to([0, 5], replace(PARAMS, stop="bx"), codec, index=4, place=2)
     engine = ScriptedEngine(tokens, [2, 2])
-    engine.add_request(answer.request)
-    first = answer.complete(engine.step()[0], engine)
+    running = RunningAnswers(cast(LLMEngine, engine))
+    assert running.add(answer) == []
+    ((_, first),) = running.complete(engine.step())
     assert (first.text, first.index) == ("a", 2)
     engine.step()  # its tokens never reach the caller
     last = answer.end(FinishReason.ERROR, "it broke")
