@@ -1,0 +1,111 @@
+"""The token ids that a model would generate for a given answer.
+
+The answer is rendered as the next message of the conversation; what follows the prompt is what the
+model would have written. So the markup is the protocol layer's own.
+"""
+
+from __future__ import annotations
+
+import json
+
+from dsinfer_jax.recipe import (
+    AssistantMessage,
+    Conversation,
+    Message,
+    RenderedPrompt,
+    Tokenizer,
+    ToolCall,
+    ToolDefinition,
+)
+from dsinfer_jax.recipe.encoding import encode_prompt
+from dsinfer_jax.recipe.rendered_prompt import new_rendered_prompt
+from dsinfer_jax.server.mock.samples import sample
+from dsinfer_jax.server.prepare import ENCODINGS
+from dsinfer_jax.server.source import InferenceJob, SourceError
+
+REASONING = "The answer follows from the question; 想一想."
+
+
+def chosen_answer(conversation: Conversation, fixed: str | None) -> AssistantMessage:
+    """What the mock says.
+
+    Tools whose names the last user message holds are called (the first tool if a call is required)
+    until their results are there; a JSON format gets a fitting value; otherwise the answer is
+    `fixed`, or the last message itself.
+    """
+    reasoning = REASONING if conversation.thinking_mode else None
+    called = _called_tools(conversation)
+    if called:
+        calls = [
+            ToolCall(f"call_{number}", tool.name, json.dumps(sample(tool.parameters or {})))
+            for number, tool in enumerate(called)
+        ]
+        return AssistantMessage("", reasoning, calls, prefix=True)
+    if conversation.response_schema is not None:
+        text = json.dumps(sample(conversation.response_schema), ensure_ascii=False)
+    elif conversation.response_format == "json_object":
+        text = json.dumps({"echo": _last_text(conversation)}, ensure_ascii=False)
+    else:
+        text = _last_text(conversation) if fixed is None else fixed
+    return AssistantMessage(text, reasoning, prefix=True)
+
+
+def output_ids(job: InferenceJob, answer: AssistantMessage, tokenizer: Tokenizer) -> list[int]:
+    """The ids of the answer after the prompt of the job; SourceError if it cannot follow it."""
+    conversation = job.request.conversation
+    messages = list(conversation.messages)
+    if messages and messages[-1].prefix:
+        answer = _continued(messages.pop(), answer)
+    asks_json = conversation.response_format == "json_object"
+    whole = ENCODINGS[job.request.model_version].render_conversation(
+        Conversation(
+            [*messages, answer],
+            thinking_mode=conversation.thinking_mode,
+            tools=conversation.tools,
+            tool_choice="none" if conversation.tool_choice == "none" else "auto",
+            reasoning_effort=conversation.reasoning_effort,
+            response_format="json_object" if asks_json else "text",
+            response_schema=conversation.response_schema,
+            response_regex=conversation.response_regex,
+        )
+    )
+    if not whole.prompt.startswith(job.prompt.prompt):
+        raise SourceError("The mock has no answer that continues this prompt.")
+    return encode_prompt(_rest(whole, len(job.prompt.prompt)), tokenizer)
+
+
+def _continued(begun: Message, answer: AssistantMessage) -> AssistantMessage:
+    reasoning = answer.reasoning_content
+    if begun.reasoning_content is not None:
+        reasoning = begun.reasoning_content + ("" if begun.content else reasoning or "")
+    return AssistantMessage(begun.content + answer.content, reasoning, prefix=True)
+
+
+def _rest(prompt: RenderedPrompt, start: int) -> RenderedPrompt:
+    """The part of a prompt from character `start` on, control tokens marked as before."""
+    text = prompt.prompt
+    parts = []
+    for begin, end in prompt.special_ranges:
+        if begin >= start:
+            parts += [text[start:begin], text[begin:end]]
+            start = end
+    return new_rendered_prompt([*parts, text[start:]], [])
+
+
+def _called_tools(conversation: Conversation) -> list[ToolDefinition]:
+    messages = conversation.messages
+    if not conversation.tools or conversation.tool_choice == "none":
+        return []
+    if messages and messages[-1].role == "tool":
+        return []
+    text = _last_text(conversation)
+    named = [tool for tool in conversation.tools if tool.name in text]
+    return named or (conversation.tools[:1] if conversation.tool_choice == "required" else [])
+
+
+def _last_text(conversation: Conversation) -> str:
+    """The last message with text that is not the assistant's."""
+    for message in reversed(conversation.messages):
+        if message.role != "assistant" and message.content:
+            return message.content
+    return "…"
