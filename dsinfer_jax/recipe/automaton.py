@@ -9,6 +9,7 @@ are first reached, so that reading a character is one look-up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dsinfer_jax.recipe.actions import Action
 
@@ -85,7 +86,7 @@ class Markers:
         state = self._known.get(key)
         if state is None:
             state = MarkerState(self, matched, runs, False)
-            if max(runs, default=0) <= _LONGEST_REMEMBERED_RUN:
+            if state.is_kept:
                 self._known[key] = state
         return state
 
@@ -95,7 +96,8 @@ class MarkerState:
 
     `waiting` is the length of the longest partial match: so much text may still turn out to be
     part of a marker. `is_calm`: nothing is matched, and no leading character is expected. `next`
-    holds the known following states by character.
+    holds the known following states by character. `is_kept` says that the state lives as long as
+    its markers; then `steps` is for what the parser knows of whole pieces.
     """
 
     __slots__ = (
@@ -106,7 +108,9 @@ class MarkerState:
         "_runs",
         "branch",
         "is_calm",
+        "is_kept",
         "next",
+        "steps",
         "waiting",
     )
 
@@ -121,7 +125,9 @@ class MarkerState:
         self.branch = None  # what tells a state from a completion
         self.waiting = max(map(sum, zip(matched, runs)), default=0)
         self.is_calm = not first and not self.waiting
+        self.is_kept = max(runs, default=0) <= _LONGEST_REMEMBERED_RUN
         self.next: dict[str, MarkerState | Completion] = {}
+        self.steps: dict[str, Any] = {}
 
     def among(self, markers: Markers) -> MarkerState:
         """The same state for the same markers in another spelling."""
@@ -133,7 +139,7 @@ class MarkerState:
         """Read a character that `next` does not hold yet."""
         if character in self._markers.letters:
             following = self._read(character)
-            if max(self._runs, default=0) < _LONGEST_REMEMBERED_RUN:
+            if self.is_kept:
                 self.next[character] = following
             return following
         if self._default is None:  # all characters that no marker holds are alike

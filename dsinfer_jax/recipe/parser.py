@@ -8,26 +8,32 @@ the text of a piece is kept.
 from __future__ import annotations
 
 from dsinfer_jax.recipe.actions import Action
+from dsinfer_jax.recipe.automaton import MarkerState
 from dsinfer_jax.recipe.grammar import Grammar, Stage
 
 Portion = tuple[Action, int]
+# What a piece does in a state: its portions, and the stage and the state after it.
+Step = tuple[list[Portion], Stage, MarkerState]
+
+# Markup comes in the same short pieces again and again: their steps are kept with the state.
+_LONGEST_KEPT_PIECE = 16
+_MOST_KEPT_STEPS = 64
 
 
 class Parser:
     """Matches the markers of one stream.
 
     `feed` and `finish` return portions: an action and the number of characters, counted from the
-    oldest unclaimed one, that it claims.
+    oldest unclaimed one, that it claims. Not to be changed: equal pieces may share them.
     """
 
-    __slots__ = ("_by_id", "_grammar", "_pending", "_state", "is_idle", "stage")
+    __slots__ = ("_by_id", "_grammar", "_state", "is_idle", "stage")
     stage: Stage
     is_idle: bool  # nothing waits: a piece in which `stage.wake` finds nothing is plain text
 
     def __init__(self, grammar: Grammar, stage: str) -> None:
         self._grammar = grammar
         self._by_id = False
-        self._pending = 0  # characters read and not yet claimed
         self.stage = grammar.by_text[stage]
         self._state = self.stage.markers.entry
         self.is_idle = self._state.is_calm
@@ -36,17 +42,31 @@ class Parser:
         """Read one piece; `by_id` says that its control tokens are in private letters."""
         if by_id is not self._by_id:
             self._change_spelling(by_id)
+        state = self._state
+        step = state.steps.get(text)
+        if step is None:
+            step = self._read(text)
+            if state.is_kept and len(text) <= _LONGEST_KEPT_PIECE:
+                if len(state.steps) >= _MOST_KEPT_STEPS:
+                    state.steps.clear()
+                state.steps[text] = step
+        portions, self.stage, self._state = step
+        self.is_idle = self._state.is_calm
+        return portions
+
+    def _read(self, text: str) -> Step:
+        """What the piece does; the state knows how many characters are read and not yet claimed."""
         stage, state = self.stage, self._state
         position, end = 0, len(text)
         if state.is_calm:
             found = stage.wake.search(text)
             if found is None:
-                return [(stage.other, end)] if end else []
+                return [(stage.other, end)] if end else [], stage, state
             position = found.start()
-        stages = self._grammar.by_id if by_id else self._grammar.by_text
+        stages = self._grammar.by_id if self._by_id else self._grammar.by_text
         portions: list[Portion] = []
         # Unclaimed are `before` characters of earlier pieces and those of this one from `start` on.
-        before, start = self._pending, 0
+        before, start = state.waiting, 0
         while position < end:
             character = text[position]
             following = state.next.get(character) or state.advance(character)
@@ -69,18 +89,15 @@ class Parser:
                 if found is None:
                     break
                 position = found.start()
-        pending = before + end - start
-        if pending > state.waiting:
-            portions.append((stage.other, pending - state.waiting))
-            pending = state.waiting
-        self.stage, self._state, self._pending = stage, state, pending
-        self.is_idle = state.is_calm
-        return portions
+        plain = before + end - start - state.waiting
+        if plain > 0:
+            portions.append((stage.other, plain))
+        return portions, stage, state
 
     def finish(self) -> list[Portion]:
         """End of input: what waited for the rest of a marker is ordinary text."""
-        pending, self._pending = self._pending, 0
-        return [(self.stage.other, pending)] if pending else []
+        waiting = self._state.waiting
+        return [(self.stage.other, waiting)] if waiting else []
 
     def _change_spelling(self, by_id: bool) -> None:
         """Text follows ids or ids follow text: the partial matches carry over."""

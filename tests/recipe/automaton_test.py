@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dsinfer_jax.recipe.grammar import GrammarOptions, build_grammar
+from dsinfer_jax.recipe.automaton import Completion, MarkerState
+from dsinfer_jax.recipe.grammar import Grammar, GrammarOptions, build_grammar
 from dsinfer_jax.recipe.parser import Parser
 
 OPTIONS = [
@@ -102,17 +103,36 @@ def test_equal_options_share_their_tables_and_long_stops_are_not_kept() -> None:
     assert build_grammar(OPTIONS[4]) is not build_grammar(OPTIONS[4])
 
 
-@pytest.mark.parametrize("piece", ["\n", "<", "</think", "<\n", "\n<", "</think>", "<bound"])
+@pytest.mark.parametrize(
+    "piece", ["\n", "\n" * 7, "<", "</think", "<\n", "\n<", "</think>", "<bound"]
+)
 def test_states_are_bounded_whatever_is_read(piece: str) -> None:
     grammar = build_grammar(GrammarOptions(True, False, ("x" + piece,), "</think>", "bound"))
     parser = Parser(grammar, "reasoning")
     for _ in range(3000):
         parser.feed(piece)
-    seen: set[int] = set()
+    assert len(reachable(grammar)) < 300
+
+
+def test_steps_are_bounded_whatever_is_read() -> None:
+    grammar = build_grammar(GrammarOptions(True, False, ("stop",), "</think>", "bound"))
+    parser = Parser(grammar, "reasoning")
+    for number in range(3000):
+        parser.feed(f"<{number}")
+        parser.feed(f"<{number}" * 10)
+    steps = [state.steps for state in reachable(grammar) if isinstance(state, MarkerState)]
+    assert 0 < max(map(len, steps)) <= 64
+    assert max(len(piece) for known in steps for piece in known) <= 16
+
+
+def reachable(grammar: Grammar) -> list[MarkerState | Completion]:
+    """Everything that the tables of text pieces hold on to."""
+    seen: dict[int, MarkerState | Completion] = {}
     todo = [stage.markers.entry for stage in grammar.by_text.values()]
     while todo:
         state = todo.pop()
         if id(state) not in seen:
-            seen.add(id(state))
+            seen[id(state)] = state
             todo += getattr(state, "next", {}).values()
-    assert len(seen) < 300
+            todo += [following for _, _, following in getattr(state, "steps", {}).values()]
+    return list(seen.values())
