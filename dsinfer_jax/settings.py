@@ -5,12 +5,13 @@ else in the package reads the environment. This module imports the standard libr
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 NUMERICS = ("exact", "runtime", "reference")  # names of the policies of model.numerics
+PREFIX_CACHES = ("off", "exact", "bounded")  # of engine.replay
 
 
 class SettingError(ValueError):
@@ -28,6 +29,7 @@ class Setting:
         default: value when neither is given.
         parse: text to value; raises ValueError with the end of a sentence ("it must be ...").
         meaning: help text.
+        flag: text that the option stands for, if it takes no value.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Setting:
     default: Any
     parse: Callable[[str], Any]
     meaning: str
+    flag: str | None = None
 
     def read(self, text: str, source: str) -> Any:
         """The value of `text`. Raises SettingError naming `source`, the option or variable."""
@@ -60,10 +63,22 @@ def whole_number(lowest: int) -> Callable[[str], int]:
     return parse
 
 
-def _policy(text: str) -> str:
-    if text not in NUMERICS:
-        raise ValueError(f"it must be one of {', '.join(NUMERICS)}")
-    return text
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """Parser of a choice."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"it must be one of {', '.join(names)}")
+        return text
+
+    return parse
+
+
+def _switch(text: str) -> bool:
+    values = {"0": False, "false": False, "1": True, "true": True}
+    if text.lower() not in values:
+        raise ValueError("it must be 0 or 1")
+    return values[text.lower()]
 
 
 def _folder(text: str) -> Path | None:
@@ -82,7 +97,7 @@ SETTINGS = (
         "checkpoint folder in the Hugging Face layout, or 'demo', the embedded model",
     ),
     Setting(
-        "numerics", "DSINFER_NUMERICS", "--numerics", "runtime", _policy,
+        "numerics", "DSINFER_NUMERICS", "--numerics", "runtime", one_of(NUMERICS),
         "rounding policy: 'runtime' has the published rounding points, 'exact' computes in float32 "
         "throughout, 'reference' has the switches of the model authors' own code",
     ),
@@ -98,6 +113,16 @@ SETTINGS = (
     Setting(
         "slots", "DSINFER_MAX_NUM_SEQS", "--slots", 8, whole_number(8),
         "requests that run at the same time, a multiple of 8; the others wait",
+    ),
+    Setting(
+        "prefix_cache", "DSINFER_PREFIX_CACHE", "--prefix-cache", "exact", one_of(PREFIX_CACHES),
+        "prompts that begin alike share what is computed: 'exact' gives the bits of a run without, "
+        "'bounded' computes less again, is approximate and needs keep_tokens; 'off' shares nothing",
+    ),
+    Setting(
+        "asynchronous", "DSINFER_ZERO_OVERHEAD_SCHEDULING", "--sync", True, _switch,
+        "wait for each step before the next is chosen; by default they overlap, which is the 1 of "
+        "the variable", flag="0",
     ),
     Setting(
         "cache_dir", "DSINFER_JIT_CACHE_DIR", "--cache-dir", None, _folder,

@@ -14,7 +14,7 @@ from dsinfer_jax.generate import main
 from dsinfer_jax.generate.options import DEFAULT_PROMPT, build_parser, parse
 from dsinfer_jax.generate.output import TextWriter
 from dsinfer_jax.generate.run import keep_programs
-from dsinfer_jax.settings import NUMERICS, SETTINGS, SettingError, read_settings
+from dsinfer_jax.settings import NUMERICS, PREFIX_CACHES, SETTINGS, SettingError, read_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM_CACHE = ROOT / ".cache" / "test-programs"  # of tests/conftest.py
@@ -53,6 +53,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--keep-tokens", "-1"], "--keep-tokens is '-1'; it must be 0 or more"),
         (["--keep-tokens", "x"], "--keep-tokens is 'x'; it must be a whole number"),
         (["--slots", "4"], "--slots is '4'; it must be 8 or more"),
+        (["--prefix-cache", "on"], "--prefix-cache is 'on'; it must be one of off, exact, bounded"),
+        (["--sync", "1"], "unrecognized arguments: 1"),
         (["--prompt-ids", "1,two"], "--prompt-ids is '1,two'; it must be whole numbers"),
         (["--prompts", "absent.jsonl"], "absent.jsonl cannot be read (No such file"),
         (["--chat", "absent.json"], "absent.json cannot be read (No such file"),
@@ -175,6 +177,13 @@ def test_settings_come_from_options_then_environment_then_defaults() -> None:
     assert read_settings({"numerics": "reference"}, environment)["numerics"] == "reference"
     assert read_settings({}, environment)["slots"] == 8
     assert read_settings({"cache_dir": "off"}, {})["cache_dir"] is None
+    name = "DSINFER_ZERO_OVERHEAD_SCHEDULING"
+    assert read_settings({}, {})["asynchronous"] is True
+    assert read_settings({}, {name: "0"})["asynchronous"] is False
+    assert read_settings({}, {name: "True"})["asynchronous"] is True
+    assert read_settings({"asynchronous": "0"}, {name: "1"})["asynchronous"] is False
+    with pytest.raises(SettingError, match=f"{name} is 'quick'; it must be 0 or 1"):
+        read_settings({}, {name: "quick"})
     with pytest.raises(SettingError, match="DSINFER_NUMERICS is 'quick'; it must be one of"):
         read_settings({}, {"DSINFER_NUMERICS": "quick"})
 
@@ -194,14 +203,27 @@ def test_the_help_names_every_setting_twice() -> None:
         assert setting.environment in text
 
 
+def test_an_option_without_a_value_sets_what_it_stands_for() -> None:
+    assert parse(["--sync"]).settings["asynchronous"] is False
+    assert parse([]).settings["asynchronous"] is True
+
+
 def test_the_policies_are_those_of_the_model() -> None:
     from dsinfer_jax.model.numerics import POLICIES
 
     assert set(NUMERICS) == set(POLICIES)
 
 
+@pytest.mark.parametrize("mode", PREFIX_CACHES)
+def test_the_prefix_caches_are_those_of_the_engine(mode: str) -> None:
+    from dsinfer_jax.config import tiny
+    from dsinfer_jax.engine.engine_config import EngineConfig
+
+    EngineConfig.of(tiny(), keep_tokens=14, prefix_cache=mode)
+
+
 class Collected(list[str]):
-    write = list.append  # type: ignore[assignment]
+    write = list.append
 
     def flush(self) -> None:
         pass
@@ -209,7 +231,7 @@ class Collected(list[str]):
 
 def test_text_comes_in_the_order_of_the_prompts() -> None:
     stream: Any = Collected()
-    writer = TextWriter(["first", "second \x1b[31m"], stream)
+    writer = TextWriter(["first", "second \x1b[31m"], [1, 1], stream)
     end = FinishReason.LENGTH
     writer.add(Delta(1, [5], [0.0], text="later"))
     writer.add(Delta(0, [5], [0.0], text="now "))
@@ -218,6 +240,17 @@ def test_text_comes_in_the_order_of_the_prompts() -> None:
     writer.add(Delta(0, [6], [0.0], text="done\x1b[0m", finish_reason=end))
     text = "".join(stream)
     assert text == '[0] "first"\nnow done\ufffd[0m\n[1] "second \\u001b[31m"\nlater too\n'
+
+
+def test_answers_to_one_prompt_come_one_after_the_other() -> None:
+    stream: Any = Collected()
+    writer = TextWriter(["one"], [2], stream)
+    end = FinishReason.STOP
+    writer.add(Delta(0, [5], [0.0], text="b", answer=1, finish_reason=end))
+    writer.add(Delta(0, [5], [0.0], text="a"))
+    assert "".join(stream) == '[0] "one"\na'
+    writer.add(Delta(0, [], [], text="!", finish_reason=end))
+    assert "".join(stream) == '[0] "one"\na!\n[0, answer 1] "one"\nb\n'
 
 
 def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -248,7 +281,8 @@ def test_json_lines_statistics_and_a_failed_request(tmp_path: Path) -> None:
     assert sorted(results) == [0, 1, 2]
     for result in results.values():
         assert list(result) == [
-            "index", "prompt_token_ids", "token_ids", "text", "finish_reason", "logprobs", "error",
+            "index", "answer", "prompt_token_ids", "token_ids", "text", "finish_reason",
+            "logprobs", "error", "cached_tokens", "why_miss",
         ]  # fmt: skip
     assert len(results[0]["token_ids"]) == len(results[0]["logprobs"]) == 5
     assert all(value <= 0 for value in results[0]["logprobs"])
@@ -261,6 +295,25 @@ def test_json_lines_statistics_and_a_failed_request(tmp_path: Path) -> None:
     for word in ("random weights", "prefill", "decode", "tokens/s", "waiting for the device",
                  "cached prefixes", "programs", "memory"):  # fmt: skip
         assert word in done.stderr
+
+
+def test_json_lines_say_what_the_prefix_cache_had() -> None:
+    """The second prompt is the first one up to its token 200; 70 tokens are computed again."""
+    first = [3 + place % 400 for place in range(400)]
+    prompts = [",".join(map(str, ids)) for ids in (first, [*first[:200], 9, *first[200:]])]
+    hits = []
+    for options in ((), ("--sync", "--prefix-cache", "off")):
+        done = generate(
+            "--prompt-ids", prompts[0], "--prompt-ids", prompts[1], "--json", "--max-tokens", "2",
+            *options,
+        )  # fmt: skip
+        results = sorted(map(json.loads, done.stdout.splitlines()), key=lambda one: one["index"])
+        hits.append([(result["cached_tokens"], result["why_miss"]) for result in results])
+    (_, (cached, miss)), off = hits
+    assert cached == 128 - 70
+    assert (miss["block"], miss["part"], miss["token"]) == (1, "blocks", 200)
+    assert "differs from what is stored at token 200" in miss["detail"]
+    assert [cached for cached, _ in off] == [0, 0]
 
 
 def test_a_chat_and_the_text_stream(tmp_path: Path) -> None:
@@ -277,6 +330,7 @@ def test_a_chat_and_the_text_stream(tmp_path: Path) -> None:
     [
         (["--keep-tokens", "13"], "keep_tokens is 13; with a window of 8 and a rollback of 6"),
         (["--slots", "12"], "slots is 12; it must be a positive multiple of 8"),
+        (["--prefix-cache", "bounded"], "prefix_cache is 'bounded'"),
         (["--max-model-len", "5000"], "max_model_len is 5000; it must be from 1 to 4096"),
     ],
 )

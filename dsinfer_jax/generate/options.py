@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from dsinfer_jax.engine.request import SamplingParams
 from dsinfer_jax.generate.prompts import PromptItem, read_prompts
-from dsinfer_jax.settings import SETTINGS, read_settings
+from dsinfer_jax.settings import SETTINGS, Setting, read_settings
 
 DEFAULT_PROMPT = "Once upon a time"
 
@@ -108,24 +108,35 @@ def build_parser() -> argparse.ArgumentParser:
 
     engine = parser.add_argument_group("model and engine")
     for setting in SETTINGS:
-        default = "" if setting.default is None else f"; default: {setting.default}"
-        engine.add_argument(
-            setting.option,
-            metavar=setting.name.upper(),
-            help=f"{setting.meaning}{default} [{setting.environment}]",
-        )
+        _add_setting(engine, setting)
 
     output = parser.add_argument_group("output")
     output.add_argument(
         "--json", action="store_true",
-        help="one JSON object a line for each request: index, prompt_token_ids, token_ids, text, "
-        "finish_reason, logprobs, error",
+        help="one JSON object a line for each answer: index, answer, prompt_token_ids, token_ids, "
+        "text, finish_reason, logprobs, error, cached_tokens, why_miss",
     )  # fmt: skip
     output.add_argument(
         "--stats", action="store_true",
-        help="tokens per second of prefill and decode, compile seconds and memory, on stderr",
+        help="on stderr: what the engine does, as a live table on a terminal with rich installed, "
+        "else as a line now and then; at the end rates, compile seconds and memory",
     )  # fmt: skip
     return parser
+
+
+def _add_setting(group: argparse._ArgumentGroup, setting: Setting) -> None:
+    place = f"[{setting.environment}]"
+    if setting.flag is not None:
+        group.add_argument(
+            setting.option, dest=setting.name, action="store_const", const=setting.flag,
+            help=f"{setting.meaning} {place}",
+        )  # fmt: skip
+        return
+    default = "" if setting.default is None else f"; default: {setting.default}"
+    group.add_argument(
+        setting.option, dest=setting.name, metavar=setting.name.upper(),
+        help=f"{setting.meaning}{default} {place}",
+    )  # fmt: skip
 
 
 def parse(arguments: Sequence[str]) -> Job:

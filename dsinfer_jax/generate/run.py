@@ -3,12 +3,14 @@
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.generate.options import Job
-from dsinfer_jax.generate.output import TextWriter, json_line, stats_lines
+from dsinfer_jax.generate.output import TextStream, TextWriter, json_line, stats_lines
+from dsinfer_jax.generate.stats_view import StatsView
 
 if TYPE_CHECKING:
     from dsinfer_jax.engine.llm import LLM
@@ -22,23 +24,43 @@ def run(job: Job) -> int:
     """Run a job; returns the exit code. Raises ValueError for a model that cannot be used."""
     llm, prompts, load_seconds = _load(job)
     shown = [_shown(job, index, ids, llm) for index, ids in enumerate(prompts)]
-    text_writer = None if job.as_json else TextWriter(shown)
+    if not job.stats:
+        return _generate(job, llm, prompts, shown, sys.stdout).code
+    with StatsView(llm.engine.snapshot, sys.stderr, sys.stdout) as view:
+        run = _generate(job, llm, prompts, shown, view.text_stream)
+    for line in stats_lines(llm.engine, load_seconds, run.first_token_seconds):
+        _say(line)
+    return run.code
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How a run went: the exit code, and the seconds from the start to the first token."""
+
+    code: int
+    first_token_seconds: float
+
+
+def _generate(
+    job: Job, llm: "LLM", prompts: list[list[int]], shown: list[str], stream: TextStream
+) -> _Run:
+    """Generate and write."""
+    params = [item.params for item in job.prompts]
+    writer = None if job.as_json else TextWriter(shown, [one.n for one in params], stream)
     first_token_seconds = 0.0
     failures = 0
-    for delta in llm.stream(prompts, [item.params for item in job.prompts]):
+    for delta in llm.stream(prompts, params):
         if delta.token_ids and not first_token_seconds:
             first_token_seconds = time.perf_counter() - job.started
-        if text_writer is not None:
-            text_writer.add(delta)
+        if writer is not None:
+            writer.add(delta)
         elif delta.output is not None:
-            print(json_line(delta.output), flush=True)
+            stream.write(json_line(delta.output) + "\n")
+            stream.flush()
         if delta.error is not None:
             failures += 1
             _say(f"prompt {delta.index} failed: {delta.error}")
-    if job.stats:
-        for line in stats_lines(llm.engine, load_seconds, first_token_seconds):
-            _say(line)
-    return 1 if failures else 0
+    return _Run(1 if failures else 0, first_token_seconds)
 
 
 def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
@@ -75,6 +97,8 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
         max_model_len=settings["max_model_len"],
         slots=settings["slots"],
         keep_tokens=settings["keep_tokens"],
+        prefix_cache=settings["prefix_cache"],
+        asynchronous=settings["asynchronous"],
         prefill_rows=prefill_rows,
         progress=_say if sys.stderr.isatty() else None,
     )
