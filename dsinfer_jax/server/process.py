@@ -8,6 +8,8 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
+from dsinfer_jax.server.logs import log
+
 LAST_SECONDS = 10.0  # for errors of requests that the drain has ended to reach their clients
 
 
@@ -17,6 +19,16 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config)
         self._application = app
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on, once it has started."""
+        return self.servers[0].sockets[0].getsockname()[1]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            log("listening", host=self.config.host, port=self.port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.state.admission.drain()

@@ -72,7 +72,7 @@ def running(app: Starlette) -> Iterator[Live]:
     thread.start()
     try:
         until(lambda: server.started or not thread.is_alive())
-        yield Live(app, server.servers[0].sockets[0].getsockname()[1])
+        yield Live(app, server.port)
     finally:
         server.should_exit = True
         thread.join(20)
