@@ -12,7 +12,7 @@ the ratio of both. A second comparison adds host work until it is a fifth of a s
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,25 +22,30 @@ from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.packing import Packing
 from dsinfer_jax.engine.request import Request
-from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS, SamplingParams
+from dsinfer_jax.engine.sampling_params import SamplingParams
+from dsinfer_jax.engine.steps import DecodeInputs, Outcome, outcome_packing
 from dsinfer_jax.model.numerics import EXACT
-from dsinfer_jax.model.plan import Bucket, decode_plan
+from dsinfer_jax.model.plan import Bucket
 
 PROMPT = 100
 
 
-class LateArray:
-    """The packed sample of a step that ends at a time: reading it waits until then."""
+class LateOutcome:
+    """The outcome of a step that ends at a time: reading it waits until then."""
 
-    def __init__(self, rows: int, end: float) -> None:
-        self._rows, self._end = rows, end
+    def __init__(self, rows: int, slots: int, end: float) -> None:
+        self._rows, self._slots, self.end = rows, slots, end
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        while time.perf_counter() < self._end:
+    def wait(self) -> None:
+        while time.perf_counter() < self.end:
             pass  # a sleep would overshoot
-        sample = np.zeros((3 + 2 * MAX_TOP_LOGPROBS, self._rows), np.int32)
-        sample[0] = 7
-        return sample
+
+    def read(self) -> Outcome:
+        """One token for each row."""
+        self.wait()
+        packing = outcome_packing(self._rows, self._slots, 0)
+        outcome: Outcome = packing.unpack_host(np.zeros(packing.size, np.int32))
+        return replace(outcome, emitted=np.ones(self._slots, np.int32))
 
 
 class ClockPrograms:
@@ -56,27 +61,27 @@ class ClockPrograms:
         self._step, self._work = step_seconds, work_seconds
         self._free_at = 0.0
         self._packing: Packing | None = None
-        self.host_seconds = 0.0  # of building plans and packing them
+        self.host_seconds = 0.0  # of packing inputs
 
     def prefill_bucket(self, rows: int) -> Bucket:
         return self._sizes.prefill_bucket(rows)
 
     def prefill(self, params: Any, cache: Any, rows: int, *_: Any) -> tuple[Any, Any]:
-        return cache, LateArray(self.prefill_bucket(rows).outputs, 0.0)
+        return cache, LateOutcome(self.prefill_bucket(rows).outputs, self._sizes.slots, 0.0)
 
-    def decode(
-        self, params: Any, cache: Any, start: Any, tables: Any, draws: Any, *_: Any
-    ) -> tuple[Any, Any]:
+    def begin(self, request: Request) -> None:
+        pass
+
+    def decode(self, params: Any, cache: Any, inputs: DecodeInputs, *_: Any) -> tuple[Any, Any]:
         begin = time.perf_counter()
-        plan = decode_plan(np.zeros((len(start), 1), np.int32), start, tables, self._config)
-        self._packing = self._packing or Packing((plan, draws))
-        self._packing.pack((plan, draws))
+        self._packing = self._packing or Packing(inputs)
+        self._packing.pack(inputs)
         self.host_seconds += time.perf_counter() - begin
         begin = time.perf_counter()
         while time.perf_counter() - begin < self._work:
             pass  # host work that a real server has: grammars, text, sockets
         self._free_at = max(self._free_at, time.perf_counter()) + self._step
-        return cache, LateArray(len(start), self._free_at)
+        return cache, LateOutcome(self._sizes.slots, self._sizes.slots, self._free_at)
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ def measure(
     def timed_commit(flight: Any) -> Any:
         nonlocal commit, device
         waiting = time.perf_counter()
-        np.asarray(flight.packed)
+        flight.handle.wait()
         start = time.perf_counter()
         device += start - waiting
         result = original(flight)

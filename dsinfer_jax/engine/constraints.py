@@ -1,6 +1,6 @@
 """Constrained requests inside the engine: waiting for their grammars, and the masks of a step."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ from dsinfer_jax.engine.slot_state import mask_words
 from dsinfer_jax.engine.structured_output import GrammarError
 
 if TYPE_CHECKING:  # it needs the grammar extra
+    from dsinfer_jax.engine.grammar import Matcher
     from dsinfer_jax.engine.grammar_compiler import Compilation, GrammarCompiler
 
 
@@ -63,24 +64,62 @@ class PendingGrammars:
             compiler.close()
 
 
-def row_masks(rows: Iterable[tuple[int, Request]], size: int, vocab_size: int) -> np.ndarray | None:
-    """Packed masks of a step's rows, [size, mask words] int32; None if every token is allowed.
+def row_masks(
+    places: Iterable[tuple[int, Request]], count: int, rows_each: int, vocab_size: int
+) -> np.ndarray | None:
+    """Packed masks of a step's rows, [count x rows_each, mask words] int32; None: all is allowed.
 
-    A request whose grammar cannot go on keeps an open row and a sentence in `grammar_error`.
+    A request whose grammar cannot go on keeps open rows and a sentence in `grammar_error`.
+
+    Args:
+        places: requests and their places among `count`.
+        rows_each: rows of a place: the token to draw, and those after drafts.
     """
     masks = None
-    for row, request in rows:
+    for place, request in places:
         matcher = request.matcher
-        if matcher is None or not matcher.constrained:
+        drafts = request.drafts if rows_each > 1 else []
+        if matcher is None or not (matcher.constrained or drafts):
             continue
         if masks is None:
-            masks = np.full((size, mask_words(vocab_size)), -1, np.int32)
+            masks = np.full((count, rows_each, mask_words(vocab_size)), -1, np.int32)
         try:
-            matcher.fill(masks[row])
+            fill_rows(matcher, drafts, masks[place])
         except GrammarError as error:
             request.grammar_error = str(error)
-            masks[row] = -1
-    return masks
+            masks[place] = -1
+    return None if masks is None else masks.reshape(-1, masks.shape[-1])
+
+
+def fill_rows(matcher: "Matcher", drafts: Sequence[int], masks: np.ndarray) -> int:
+    """Masks of a request's verify rows: row j is after the drafts before it (speculative.md 8.1).
+
+    A draft that is refused has probability 0 in its row; rows after it stay open, because they
+    cannot be reached. The matcher is left as it was.
+
+    Args:
+        masks: [drafts + 1 or more, mask words] int32, written.
+
+    Returns:
+        How many drafts the grammar takes.
+
+    Raises:
+        GrammarError: the grammar cannot go on from where it is.
+    """
+    masks[:] = -1
+    matcher.fill(masks[0])
+    taken = 0
+    for draft, row in zip(drafts, masks[1:]):
+        if not matcher.accept(draft):
+            break
+        taken += 1
+        try:
+            matcher.fill(row)
+        except GrammarError:  # it will say so if the output gets here
+            row[:] = -1
+            break
+    matcher.rollback(taken)
+    return taken
 
 
 def accept_token(request: Request, token: int) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
+from dsinfer_jax.engine.drafter import DRAFTERS
 from dsinfer_jax.engine.replay import Replay
 from dsinfer_jax.model.cache import CacheSizes
 from dsinfer_jax.model.numerics import ROW_MULTIPLE
@@ -22,7 +23,8 @@ class EngineConfig:
             it is not computed (engine.md 2.6).
         slots: requests that run at the same time.
         prefill_rows: prompt tokens of a prefill step, one program for each, ascending.
-        query_rows: rows of a request in a decode step; more than 1 verifies drafts.
+        drafter: one of DRAFTERS (drafter.py): who proposes tokens.
+        draft_tokens: how many a decode step verifies at most; 0 without a drafter.
         truncation: what the consumer half computes of a prompt.
         blocks: blocks of 128 tokens in the cache.
         rollback: positions that may be written ahead of the last accepted one, plus one.
@@ -34,7 +36,8 @@ class EngineConfig:
     max_model_len: int
     slots: int
     prefill_rows: tuple[int, ...]
-    query_rows: int
+    drafter: str
+    draft_tokens: int
     truncation: Truncation
     blocks: int
     rollback: int
@@ -55,6 +58,8 @@ class EngineConfig:
         prefix_cache: str = "exact",
         asynchronous: bool = True,
         deterministic: bool = False,
+        drafter: str = "off",
+        draft_tokens: int = 5,
     ) -> "EngineConfig":
         """Check and complete the sizes for a model.
 
@@ -64,6 +69,8 @@ class EngineConfig:
             prefix_cache: "off", "exact" or "bounded", see replay.py.
             asynchronous: hand a step to the device before the tokens of the last one are read.
             deterministic: refuse what makes an answer depend on what else runs (docs/sampling.md).
+            drafter: "off", or "lookup": propose what followed the same tokens earlier.
+            draft_tokens: most proposed tokens of a step.
 
         Raises:
             ValueError: one sentence with name, value and what is allowed.
@@ -91,7 +98,14 @@ class EngineConfig:
                 'prefix_cache is "bounded", which approximates what it finds; with deterministic '
                 'it must be "exact" or "off"'
             )
+        if drafter not in DRAFTERS:
+            raise ValueError(f"drafter is {drafter!r}; it must be one of {', '.join(DRAFTERS)}")
         rollback = CacheSizes.rollback
+        if not 1 <= draft_tokens < rollback:
+            raise ValueError(
+                f"draft_tokens is {draft_tokens}; it must be from 1 to {rollback - 1}, because "
+                f"caches roll back {rollback - 1} positions"
+            )
         truncation = Truncation("compact", keep_tokens) if keep_tokens else Truncation()
         truncation.check(config, rollback)
         per_sequence = tiles_of(max_model_len, CACHE_BLOCK_TOKENS)
@@ -104,7 +118,8 @@ class EngineConfig:
             max_model_len=max_model_len,
             slots=slots,
             prefill_rows=tuple(sorted(set(prefill_rows))),
-            query_rows=1,
+            drafter=drafter,
+            draft_tokens=0 if drafter == "off" else draft_tokens,
             truncation=truncation,
             blocks=blocks,
             rollback=rollback,
@@ -112,6 +127,11 @@ class EngineConfig:
             asynchronous=asynchronous,
             deterministic=deterministic,
         )
+
+    @property
+    def query_rows(self) -> int:
+        """Rows of a request in a decode step: its newest token and the drafts after it."""
+        return 1 + self.draft_tokens
 
     @property
     def cache_sizes(self) -> CacheSizes:

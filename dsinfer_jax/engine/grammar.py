@@ -128,30 +128,6 @@ class Matcher:
         return seen + (self._trigger[seen] == token)
 
 
-def fill_rows(matcher: Matcher, drafts: Sequence[int], masks: np.ndarray) -> int:
-    """Masks of a request's verify rows: row j is after the drafts before it (speculative.md 8.1).
-
-    A draft that is refused has probability 0 in its row; rows after it stay open, because they
-    cannot be reached. The matcher is left as it was.
-
-    Args:
-        masks: [drafts + 1, mask words] int32, written.
-
-    Returns:
-        How many drafts the grammar takes.
-    """
-    masks[:] = -1
-    matcher.fill(masks[0])
-    taken = 0
-    for draft, row in zip(drafts, masks[1:]):
-        if not matcher.accept(draft):
-            break
-        taken += 1
-        matcher.fill(row)
-    matcher.rollback(taken)
-    return taken
-
-
 def native_matcher(vocabulary: Vocabulary, grammar: str) -> Any:
     """llguidance's matcher of a grammar text.
 

@@ -1,9 +1,10 @@
 """The engine: requests in, one step at a time, tokens out.
 
-A step is one dispatch: slices of prompts, or one token for every request that decodes. Steps are
-asynchronous, one deep: step N+1 is chosen and handed to the device while step N runs, and then the
-host reads the tokens of N. A decode step finds its tokens on the device, so it needs nothing from
-the host that the host does not know; a request that ended in step N wastes one row of N+1.
+A step is one dispatch: slices of prompts, or one token for every request that decodes, and more
+where drafts are accepted. Steps are asynchronous, one deep: step N+1 is chosen and handed to the
+device while step N runs, and then the host reads the tokens of N. A decode step finds its tokens,
+their positions and their drafts on the device, so it needs nothing from the host that the host does
+not know; a request that ended in step N wastes its rows of N+1.
 
 The engine knows token ids only; text is the business of `llm.py`.
 """
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import jax
+import numpy as np
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.engine.constraints import PendingGrammars, accept_token, row_masks
 from dsinfer_jax.engine.draws import host_draws
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.prefix_check import check_prefix_cache, describe
-from dsinfer_jax.engine.programs import ProgramReport, Programs, read_sample, top_entries
+from dsinfer_jax.engine.programs import Handle, ProgramReport, Programs, top_entries
 from dsinfer_jax.engine.request import Delta, FinishReason, Request
 from dsinfer_jax.engine.sampler import Sample
 from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep, PromptSlice, Scheduler
@@ -31,6 +33,7 @@ from dsinfer_jax.engine.stats import (
     gauge_entries,
     phase_entries,
 )
+from dsinfer_jax.engine.steps import DecodeInputs
 from dsinfer_jax.engine.structured_output import GrammarError
 from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import tree_bytes
@@ -41,17 +44,33 @@ from dsinfer_jax.model.plan import Slice
 if TYPE_CHECKING:  # it needs the grammar extra
     from dsinfer_jax.engine.grammar_compiler import GrammarCompiler
 
-Array = jax.Array
-
 _IDLE_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class _NewTokens:
+    """A sample as lists: much faster to read one by one."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    failed: list[bool]
+    sample: Sample
+
+    @classmethod
+    def of(cls, sample: Sample) -> "_NewTokens":
+        token_ids, logprobs, failed = (
+            np.asarray(leaf).tolist() for leaf in (sample.token_ids, sample.logprobs, sample.failed)
+        )
+        return cls(token_ids, logprobs, failed, sample)
 
 
 @dataclass(frozen=True)
 class _Flight:
     """A step that was handed to the device and whose tokens the host has not read."""
 
-    packed: Array
-    rows: Sequence[tuple[int, Request]]  # rows of the sample and whose they are
+    handle: Handle
+    rows: Sequence[tuple[int, Request]]  # rows of the sample, or slots, and whose they are
+    decodes: bool
 
 
 class LLMEngine:
@@ -240,74 +259,100 @@ class LLMEngine:
         ending = [part.request for part in step.slices if part.last]
         draws = host_draws(ending, self._programs.prefill_bucket(step.rows).outputs)
         for request in ending:
-            if request.params.adjusted:
-                self._programs.begin(request)
+            self._programs.begin(request)
         now = time.monotonic()
         for part in step.slices:
             if part.request.computed == part.request.window_start:  # the first of its run
                 self.request_stats.admitted(part.request, now)
         slices = [_model_slice(part, self.config) for part in step.slices]
         rows = list(enumerate(ending))
-        masks = row_masks(rows, len(draws.positions), self.config.vocab_size)
-        self._cache, packed = self._programs.prefill(
+        masks = row_masks(rows, len(draws.positions), 1, self.config.vocab_size)
+        self._cache, handle = self._programs.prefill(
             self._params, self._cache, step.rows, slices, draws, masks
         )
-        return _Flight(packed, rows)
+        return _Flight(handle, rows, decodes=False)
 
     def _decode(self, step: DecodeStep) -> _Flight:
-        slots = self._scheduler.slots
-        masks = row_masks(step.rows, self.sizes.slots, self.config.vocab_size)
-        self._cache, packed = self._programs.decode(
-            self._params, self._cache, slots.start, slots.block_tables, slots.draws, masks
-        )
-        return _Flight(packed, step.rows)
+        slots, sizes = self._scheduler.slots, self.sizes
+        masks = row_masks(step.rows, sizes.slots, sizes.query_rows, self.config.vocab_size)
+        inputs = DecodeInputs(slots.earliest >= 0, slots.last, slots.block_tables, slots.draws)
+        self._cache, handle = self._programs.decode(self._params, self._cache, inputs, masks)
+        return _Flight(handle, step.rows, decodes=True)
 
     def _commit(self, flight: _Flight) -> list[Delta]:
-        """Give each request the token of its row.
+        """Give each request the tokens of its rows.
 
-        A request that ended after the step was chosen wasted its row: the token is dropped.
+        A request that ended after the step was chosen wasted its rows: their tokens are dropped.
         """
         start = time.perf_counter()
-        sample = read_sample(flight.packed)
+        outcome = flight.handle.read()
         self.wait_seconds += time.perf_counter() - start
         now = time.monotonic()
-        tokens, logprobs = sample.token_ids.tolist(), sample.logprobs.tolist()
-        return [
-            self._commit_row(request, row, tokens[row], logprobs[row], sample, now)
-            for row, request in flight.rows
-            if request.finish_reason is None
-        ]
+        live = [(row, request) for row, request in flight.rows if request.finish_reason is None]
+        emitted = [1] * len(live)
+        if flight.decodes:
+            slots = np.array([slot for slot, _ in live], np.int32)
+            counts = np.asarray(outcome.emitted)
+            self._scheduler.slots.settle(slots, counts[slots])
+            self.decode_stats.tokens += int(counts.sum())
+            emitted = counts[slots].tolist()
+            for (_, request), verified, count in zip(
+                live, outcome.verified[slots].tolist(), emitted
+            ):
+                self.request_stats.drafts(request, verified, count - 1)
+        rows_each = self.sizes.query_rows if flight.decodes else 1
+        new = _NewTokens.of(outcome.sample)
+        deltas = []
+        for (row, request), count in zip(live, emitted):
+            first = row * rows_each
+            if request.matcher is not None:
+                count_drafts = outcome.draft_counts[request.slot]
+                request.drafts = outcome.drafts[request.slot, :count_drafts].tolist()
+            deltas.append(self._commit_rows(request, range(first, first + count), new, now))
+        return deltas
 
-    def _commit_row(
-        self, request: Request, row: int, token: int, logprob: float, sample: Sample, now: float
-    ) -> Delta:
-        if sample.failed[row]:
-            self._scheduler.prefix.forget(request.blocks)
-            return self._fail(
-                request,
-                FinishReason.ERROR,
-                f"the model's output at position {request.length - 1} is not finite; "
-                "check the checkpoint, or report the prompt",
-            )
-        error = accept_token(request, token)
-        if error is not None:
-            return self._fail(request, FinishReason.ERROR, error)
-        wanted = request.params.top_logprobs
-        top = top_entries(sample, row, wanted) if wanted else []
-        request.append(token, logprob, self.config.eos_token_id, self.sizes.max_model_len, top)
-        if request.length % CACHE_BLOCK_TOKENS == 1:  # the newest token's keys are not computed
+    def _commit_rows(self, request: Request, rows: range, new: "_NewTokens", now: float) -> Delta:
+        """Append the tokens of a request's rows, up to the one that ends it."""
+        known, longest = request.length, self.sizes.max_model_len
+        first, wanted = len(request.token_ids), request.params.top_logprobs
+        failure = None
+        for row in rows:
+            token = new.token_ids[row]
+            failure = self._failure(request, row, token, new)
+            if failure is not None:
+                break
+            top = top_entries(new.sample, row, wanted) if wanted else []
+            request.append(token, new.logprobs[row], self.config.eos_token_id, longest, top)
+            if request.finish_reason is not None:
+                break
+        blocks = (request.length - 1) // CACHE_BLOCK_TOKENS  # the newest token is not computed
+        if blocks > (known - 1) // CACHE_BLOCK_TOKENS:
             self._scheduler.prefix.store(request, request.length - 1)
-        self.request_stats.token(request, now)
+        if request.length > known:
+            self.request_stats.tokens(request, request.length - known, now)
+        if failure is not None:
+            request.fail(FinishReason.ERROR, failure)
         if request.finish_reason is not None:
             self._end(request)
         return Delta(
             request.index,
-            [token],
-            [logprob],
+            request.token_ids[first:],
+            request.logprobs[first:],
             request.finish_reason,
-            top_logprobs=[top] if top else [],
+            request.error,
+            top_logprobs=request.top_logprobs[first:],
             answer=request.answer,
         )
+
+    def _failure(self, request: Request, row: int, token: int, new: "_NewTokens") -> str | None:
+        """Why the token of a row cannot be taken; otherwise the request's grammar takes it."""
+        if new.failed[row]:
+            self._scheduler.prefix.forget(request.blocks)
+            return (
+                f"the model's output at position {request.length - 1} is not finite; "
+                "check the checkpoint, or report the prompt"
+            )
+        return accept_token(request, token)
 
     def _begin_constrained(self) -> list[Delta]:
         """Queue requests whose grammars are ready; fail those whose grammars are refused."""
@@ -343,7 +388,7 @@ class LLMEngine:
         if isinstance(step, PrefillStep):
             self.prefill_stats.add(sum(part.count for part in step.slices), seconds)
         else:
-            self.decode_stats.add(len(step.rows), seconds)
+            self.decode_stats.add(0, seconds)  # its tokens count when they are read
 
 
 def _check_deterministic(params: Params) -> None:

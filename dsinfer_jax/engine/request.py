@@ -131,6 +131,8 @@ class Request:
         stored_tokens: whose compressed keys came from the cache; they are not written again.
         block_digests, stored_blocks: of the prefix cache.
         cached_tokens, why_miss: see RequestOutput.
+        drafts: proposed for its next step; only what is constrained needs them here.
+        drafted_tokens, accepted_tokens: of its steps so far.
         preemptions: how often it lost its place and started again.
         arrived_at, admitted_at, first_token_at: on the engine's clock; admitted the first time.
         finish_reason, stop_reason, error: set when it ends.
@@ -161,6 +163,9 @@ class Request:
     stored_blocks: int = 0
     cached_tokens: int = 0
     why_miss: CacheMiss | None = None
+    drafts: list[int] = field(default_factory=list)
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     preemptions: int = 0
     arrived_at: float = 0.0
     admitted_at: float | None = None

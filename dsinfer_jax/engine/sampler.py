@@ -18,7 +18,7 @@ from jax.tree_util import register_dataclass
 from dsinfer_jax.engine.draws import ONE, UNLIMITED, Draws, Leaf
 from dsinfer_jax.engine.random import Purpose, gumbel_noise, random_words
 from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS
-from dsinfer_jax.engine.slot_state import SlotState, adjust, count_tokens, unpacked
+from dsinfer_jax.engine.slot_state import SlotState, adjust, unpacked
 
 Array = jax.Array
 
@@ -38,20 +38,23 @@ class Sample:
     top_logprobs: Leaf  # [rows, 20] float32
 
 
-def sample(logits: Array, draws: Draws, state: SlotState, masks: Array) -> tuple[Sample, SlotState]:
-    """Choose one token for each row and count it.
+def sample(
+    logits: Array, draws: Draws, state: SlotState, masks: Array, earlier: Array | None = None
+) -> Sample:
+    """Choose one token for each row.
 
     Args:
         logits: [rows, vocab] float32.
         masks: [rows, mask words] int32, bit sets of allowed tokens; at least one in each row.
+        earlier: [rows, n] int32, tokens before each row that `state` has not counted yet; others
+            are out of the vocabulary.
     """
     with jax.named_scope("sample"):
         failed = ~jnp.all(jnp.isfinite(logits), axis=-1)
         raw = jnp.where(failed[:, None], 0.0, logits)
-        changed = _masked(adjust(raw, draws, state), masks)
+        changed = _masked(adjust(raw, draws, state, earlier), masks)
         token_ids, kept = _choose(changed, draws)
-        sampled = _described(raw, changed, kept, token_ids, failed, draws)
-        return sampled, count_tokens(state, draws, token_ids)
+        return _described(raw, changed, kept, token_ids, failed, draws)
 
 
 def _masked(logits: Array, masks: Array) -> Array:

@@ -50,7 +50,7 @@ class PrefillStep:
 
 @dataclass(frozen=True)
 class DecodeStep:
-    """One token for each of these slots and their requests."""
+    """One token or more for each of these slots and their requests."""
 
     rows: Sequence[tuple[int, Request]]
 
@@ -70,7 +70,7 @@ class Scheduler:
         self._sizes = sizes
         self.prefix = PrefixCache(sizes.blocks, sizes.replay, salt)
         self._pool = self.prefix.pool
-        self.slots = SlotTable(sizes.slots, sizes.table_width)
+        self.slots = SlotTable(sizes.slots, sizes.table_width, sizes.query_rows)
         self.preemptions = 0
         self._arrivals = 0
         self._live: dict[Request, None] = {}  # added, not released
@@ -171,7 +171,7 @@ class Scheduler:
         heapq.heappush(self._waiting, (*_order(request), request))
 
     def _grow(self) -> None:
-        """Give every decoding request the block of its next token, the shortest output first."""
+        """Give every decoding request the block of its next tokens, the shortest output first."""
         short = self.slots.short
         short.sort(key=lambda request: (len(request.token_ids), *_order(request)))
         for request in short:

@@ -5,6 +5,7 @@ it begins. Requests without penalties, biases and a least length never read it.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,25 +77,34 @@ def unpacked(words: Array, vocab_size: int) -> Array:
     return bits.reshape(*words.shape[:-1], -1)[..., :vocab_size] != 0
 
 
-def set_slot(state: SlotState, slot: Array, entry: SlotState) -> SlotState:
-    """Write the state of one slot."""
+def set_slot(state: Any, slot: Array, entry: Any) -> Any:
+    """Write one slot of a tree whose leaves have slots first."""
     return jax.tree.map(lambda leaf, new: leaf.at[slot].set(new), state, entry)
 
 
-def adjust(logits: Array, draws: Draws, state: SlotState) -> Array:
-    """Biases, penalties and forbidden endings of each row (docs/sampling.md): [rows, vocab]."""
+def adjust(logits: Array, draws: Draws, state: SlotState, earlier: Array | None = None) -> Array:
+    """Biases, penalties and forbidden endings of each row (docs/sampling.md): [rows, vocab].
+
+    Args:
+        earlier: [rows, n] int32, output before each row that is not counted yet; ids out of the
+            vocabulary are none.
+    """
 
     def adjusted() -> Array:
-        changed = _penalised(_biased(logits, draws, state), draws, state)
+        counts = jnp.asarray(state.counts)[draws.slots]
+        if earlier is not None:
+            rows = jnp.arange(len(logits))[:, None]
+            counts = counts.at[rows, earlier].add(1, mode="drop")
+        changed = _penalised(_biased(logits, draws, state), counts, draws, state)
         changed = _without_endings(changed, draws, state)
         return jnp.where(draws.adjusted[:, None], changed, logits)
 
     return lax.cond(jnp.any(draws.adjusted), adjusted, lambda: logits)
 
 
-def count_tokens(state: SlotState, draws: Draws, token_ids: Array) -> SlotState:
-    """Add the chosen tokens to the counts of the slots whose logits they adjust."""
-    ones = jnp.asarray(draws.adjusted).astype(jnp.int32)
+def count_tokens(state: SlotState, draws: Draws, token_ids: Leaf, counted: Array) -> SlotState:
+    """Add the chosen tokens of the rows that are `counted` to the counts of their slots."""
+    ones = counted.astype(jnp.int32)
     counts = jnp.asarray(state.counts).at[draws.slots, token_ids].add(ones)
     return SlotState(counts, state.prompt, state.bias_ids, state.biases, state.stop_ids)
 
@@ -105,8 +115,7 @@ def _biased(logits: Array, draws: Draws, state: SlotState) -> Array:
     return logits.at[rows, ids].add(jnp.asarray(state.biases)[draws.slots], mode="drop")
 
 
-def _penalised(logits: Array, draws: Draws, state: SlotState) -> Array:
-    counts = jnp.asarray(state.counts)[draws.slots]
+def _penalised(logits: Array, counts: Array, draws: Draws, state: SlotState) -> Array:
     prompt = unpacked(jnp.asarray(state.prompt)[draws.slots], logits.shape[-1])
     repetition = jnp.asarray(draws.repetition)[:, None]
     repeated = jnp.where(logits > 0, logits / repetition, logits * repetition)

@@ -17,7 +17,7 @@ class PhaseStats:
 
     Attributes:
         steps: dispatches.
-        tokens: prompt tokens computed, or rows that drew a token.
+        tokens: prompt tokens computed, or tokens drawn.
         seconds: of the calls of `step` that chose one. With asynchronous steps such a call also
             waits for the step before.
     """
@@ -87,6 +87,7 @@ class RequestStats:
         prompt_tokens: known tokens of admitted requests, each time they are admitted.
         cached_tokens: of those, how many the prefix cache had.
         generated_tokens: taken from the device.
+        drafted_tokens, accepted_tokens: verified, and of those the ones that stayed.
     """
 
     queue: Histogram = field(default_factory=Histogram)
@@ -97,6 +98,8 @@ class RequestStats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def admitted(self, request: Request, now: float) -> None:
         self.prompt_tokens += request.target
@@ -105,9 +108,16 @@ class RequestStats:
             request.admitted_at = now
             self.queue.add(now - request.arrived_at)
 
-    def token(self, request: Request, now: float) -> None:
-        """Count a token that the request has just taken."""
-        self.generated_tokens += 1
+    def drafts(self, request: Request, verified: int, accepted: int) -> None:
+        """Count the drafts that a step has verified for a request."""
+        self.drafted_tokens += verified
+        self.accepted_tokens += accepted
+        request.drafted_tokens += verified
+        request.accepted_tokens += accepted
+
+    def tokens(self, request: Request, count: int, now: float) -> None:
+        """Count tokens that the request has just taken."""
+        self.generated_tokens += count
         if request.first_token_at is None:
             request.first_token_at = now
             self.first_token.add(now - request.arrived_at)
@@ -135,6 +145,8 @@ class RequestStats:
             f"{_PREFIX}prompt_tokens_total": self.prompt_tokens,
             f"{_PREFIX}cached_tokens_total": self.cached_tokens,
             f"{_PREFIX}generated_tokens_total": self.generated_tokens,
+            f"{_PREFIX}drafted_tokens_total": self.drafted_tokens,
+            f"{_PREFIX}accepted_tokens_total": self.accepted_tokens,
         }
 
 

@@ -8,8 +8,9 @@ tile of q rows per slot.
 The producer half (layers before the first consumer layer) and the consumer half may run different
 rows of the same slices (truncation, model.md 7). `Plan` therefore holds two row sets.
 
-Host code builds plans with numpy (`prefill_plan`, `decode_plan`); `row_index` derives, on the
-device, what every layer needs from them.
+Host code builds prefill plans with numpy. Decode plans are built inside the program, because only
+the device knows where the step before it has left each sequence. `row_index` derives, on the
+device, what every layer needs from a plan.
 """
 
 from collections.abc import Sequence
@@ -349,13 +350,15 @@ def prefill_plan(
 
 
 def decode_plan(
-    token_ids: np.ndarray,
-    start: np.ndarray,
-    block_tables: np.ndarray,
+    token_ids: PlanArray,
+    start: PlanArray,
+    block_tables: PlanArray,
     config: ModelConfig,
-    counts: np.ndarray | None = None,
+    counts: PlanArray | None = None,
 ) -> Plan:
     """Plan a decode step: q rows for each of the slots, every row wanted.
+
+    Takes numpy arrays or arrays of a program; the plan is of the same kind.
 
     Args:
         token_ids: [slots, q] int32.
@@ -363,18 +366,19 @@ def decode_plan(
         block_tables: [slots, table width] int32.
         counts: [slots] int32, rows in use of each slot (the rest is padding); None: all q.
     """
+    xp: Any = np if isinstance(start, np.ndarray) else jnp
     slots, q = token_ids.shape
-    offset = np.arange(q, dtype=np.int32)
-    used = np.full(slots, q, np.int32) if counts is None else counts
+    offset = xp.arange(q, dtype=np.int32)
+    used = xp.full(slots, q, np.int32) if counts is None else counts
     active = (start >= 0)[:, None] & (offset < used[:, None])
-    positions = np.where(active, start[:, None] + offset, -1).astype(np.int32).reshape(-1)
+    positions = xp.where(active, start[:, None] + offset, -1).astype(np.int32).reshape(-1)
     rows = Rows(
         positions=positions,
-        window_start=np.maximum(positions - config.sliding_window + 1, 0).astype(np.int32),
-        preceding=np.tile(offset, slots),
+        window_start=xp.maximum(positions - config.sliding_window + 1, 0).astype(np.int32),
+        preceding=xp.tile(offset, slots),
         following=(used[:, None] - 1 - offset).astype(np.int32).reshape(-1),
         keeps_state=active.reshape(-1),
-        tile_sequence=np.arange(slots, dtype=np.int32),
+        tile_sequence=xp.arange(slots, dtype=np.int32),
     )
     return Plan(
         token_ids=token_ids.reshape(-1).astype(np.int32),
@@ -382,8 +386,8 @@ def decode_plan(
         consumer=rows,
         kept=None,
         writes_blocks=active.reshape(-1),
-        slots=np.arange(slots, dtype=np.int32),
+        slots=xp.arange(slots, dtype=np.int32),
         block_tables=block_tables.astype(np.int32),
         previous_tokens=None,
-        output_rows=np.arange(slots * q, dtype=np.int32),
+        output_rows=xp.arange(slots * q, dtype=np.int32),
     )

@@ -16,10 +16,10 @@ from dsinfer_jax.engine.structured_output import GrammarError, StructuredOutput
 
 pytest.importorskip("llguidance", reason="the grammar extra is not installed")
 
+from dsinfer_jax.engine.constraints import fill_rows
 from dsinfer_jax.engine.grammar import (
     Matcher,
     Vocabulary,
-    fill_rows,
     native_matcher,
     regex_grammar,
 )

@@ -1,11 +1,13 @@
 """The engine over an invented device: ten thousand requests, nothing leaks, everybody ends.
 
 The device step is replaced: it keeps, as the real one does, each slot's newest token, and draws the
-next from that and the position, so that a token given to the wrong request or place shows.
+next from that and the position, so that a token given to the wrong request or place shows. It adds
+as many tokens as it likes, up to what drafts could make.
 """
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,7 +19,8 @@ from dsinfer_jax.engine.draws import Draws
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import FinishReason, Request
-from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS, SamplingParams
+from dsinfer_jax.engine.sampling_params import SamplingParams
+from dsinfer_jax.engine.steps import DecodeInputs, Outcome, outcome_packing
 from dsinfer_jax.model.numerics import EXACT
 from dsinfer_jax.model.plan import Bucket, Slice, prefill_plan
 
@@ -34,13 +37,18 @@ class InventedPrograms:
     def __init__(self, sizes: EngineConfig) -> None:
         self._sizes = sizes
         self._newest = np.zeros(sizes.slots, np.int64)
+        self._start = np.zeros(sizes.slots, np.int64)
+        self._dice = np.random.default_rng(0)
 
     def prefill_bucket(self, rows: int) -> Bucket:
         return self._sizes.prefill_bucket(rows)
 
+    def begin(self, request: Request) -> None:
+        pass
+
     def prefill(
         self, params: Any, cache: Any, rows: int, slices: Sequence[Slice], draws: Draws, masks: None
-    ) -> tuple[Any, np.ndarray]:
+    ) -> tuple[Any, "Read"]:
         prefill_plan(slices, self.prefill_bucket(rows), CONFIG, self._sizes.truncation)
         tokens = np.zeros(self.prefill_bucket(rows).outputs, np.int64)
         ending = [part for part in slices if part.outputs]
@@ -48,33 +56,50 @@ class InventedPrograms:
             position = part.start + part.rows
             assert draws.positions[row] == position
             tokens[row] = self._newest[part.slot] = following(part.token_ids[-1], position)
-        return cache, packed(tokens)
+            self._start[part.slot] = position
+        return cache, self._read(tokens, np.zeros(self._sizes.slots, np.int64))
 
     def decode(
-        self,
-        params: Any,
-        cache: Any,
-        start: np.ndarray,
-        tables: np.ndarray,
-        draws: Draws,
-        masks: None,
-    ) -> tuple[Any, np.ndarray]:
-        running = np.flatnonzero(start >= 0)
-        assert (draws.positions[running] == start[running] + 1).all()
-        writes = tables[running, start[running] // 128]
-        assert len(set(writes.tolist())) == len(writes), "two requests write one block"
-        self._newest[running] = following(self._newest[running], start[running] + 1)
-        return cache, packed(self._newest)
+        self, params: Any, cache: Any, inputs: DecodeInputs, masks: None
+    ) -> tuple[Any, "Read"]:
+        slots, most = self._sizes.slots, self._sizes.query_rows
+        running = np.asarray(inputs.active) & (self._start <= inputs.last)
+        rows = np.minimum(self._dice.integers(1, most + 1, slots), inputs.last - self._start + 1)
+        emitted = np.where(running, rows, 0)
+        written = [
+            (inputs.block_tables[slot, position // 128], position % 128)
+            for slot in np.flatnonzero(running)
+            for position in range(self._start[slot], min(self._start[slot] + most,
+                                                         inputs.last[slot] + 1))
+        ]  # fmt: skip
+        assert len(set(written)) == len(written), "two requests write one block"
+        tokens = np.zeros((slots, most), np.int64)
+        for place in range(most):
+            more = place < emitted
+            self._start[more] += 1
+            self._newest[more] = following(self._newest[more], self._start[more])
+            tokens[more, place] = self._newest[more]
+        return cache, self._read(tokens.reshape(-1), emitted)
+
+    def _read(self, tokens: np.ndarray, emitted: np.ndarray) -> "Read":
+        packing = outcome_packing(len(tokens), self._sizes.slots, self._sizes.draft_tokens)
+        outcome: Outcome = packing.unpack_host(np.zeros(packing.size, np.int32))
+        sample = replace(outcome.sample, token_ids=tokens)
+        return Read(replace(outcome, sample=sample, emitted=emitted.copy()))
+
+
+@dataclass
+class Read:
+    """A step that has ended."""
+
+    outcome: Outcome
+
+    def read(self) -> Outcome:
+        return self.outcome
 
 
 def following(token: Any, position: Any) -> Any:
     return 3 + (token * 7 + position) % 500
-
-
-def packed(tokens: np.ndarray) -> np.ndarray:
-    sample = np.zeros((3 + 2 * MAX_TOP_LOGPROBS, len(tokens)), np.int32)
-    sample[0] = tokens
-    return sample
 
 
 def expected(one: Request) -> list[int]:
@@ -91,10 +116,13 @@ def engine(asynchronous: bool, **options: Any) -> LLMEngine:
     return LLMEngine(CONFIG, {"none": jnp.zeros(1)}, EXACT, sizes, programs=programs)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("drafter", ["off", "lookup"])
 @pytest.mark.parametrize("asynchronous", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_ten_thousand_requests_through_a_small_cache(asynchronous: bool) -> None:
+def test_ten_thousand_requests_through_a_small_cache(asynchronous: bool, drafter: str) -> None:
     """Up to 256 at once in 30 blocks: preemptions, hits and evictions all the time."""
-    served = engine(asynchronous, slots=256, max_model_len=500, blocks=30, prefill_rows=(512,))
+    served = engine(
+        asynchronous, slots=256, max_model_len=500, blocks=30, prefill_rows=(512,), drafter=drafter
+    )
     dice = random.Random(2)
     beginnings = [[dice.randrange(3, 500) for _ in range(300)] for _ in range(6)]
     total = done = aborted = 0

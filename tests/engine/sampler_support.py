@@ -3,17 +3,31 @@
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dsinfer_jax.engine.draws import Draws, idle_draws, set_draw
 from dsinfer_jax.engine.request import Request
 from dsinfer_jax.engine.sampler import Sample, sample
 from dsinfer_jax.engine.sampling_params import SamplingParams
-from dsinfer_jax.engine.slot_state import SlotState, empty_state, mask_words, packed_set, slot_entry
+from dsinfer_jax.engine.slot_state import (
+    SlotState,
+    count_tokens,
+    empty_state,
+    mask_words,
+    packed_set,
+    slot_entry,
+)
 
 Row = tuple[SamplingParams, int, int]  # parameters, seed, absolute position
 EOS = 1
-sample_compiled = jax.jit(sample)
+
+
+@jax.jit
+def sample_compiled(logits, draws, state, masks):
+    """The sample, and the state with its tokens counted, as in a step."""
+    chosen = sample(logits, draws, state, masks)
+    return chosen, count_tokens(state, draws, chosen.token_ids, jnp.asarray(draws.adjusted))
 
 
 def row_draws(rows: Sequence[Row], size: int, coupled: bool = False) -> Draws:

@@ -84,8 +84,7 @@ class Machine:
 
     def _check_place(self, one: Request) -> None:
         slots = self.scheduler.slots
-        assert slots.start[one.slot] == one.length - 1
-        assert slots.draws.positions[one.slot] == one.length
+        assert slots.earliest[one.slot] == slots.latest[one.slot] == one.length - 1
         assert len(one.blocks) * BLOCK >= one.length, "a token has no room for its keys"
         assert slots.block_tables[one.slot, : len(one.blocks)].tolist() == one.blocks
 

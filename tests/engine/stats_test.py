@@ -33,7 +33,7 @@ def test_times_of_a_request() -> None:
     stats.admitted(one, 12.0)
     for now in (13.0, 14.0, 17.0):
         one.token_ids.append(5)
-        stats.token(one, now)
+        stats.tokens(one, 1, now)
     stats.admitted(one, 15.0)  # again, after a preemption: it queued once
     one.fail(FinishReason.ABORT, "")
     stats.end(one, 17.0)
