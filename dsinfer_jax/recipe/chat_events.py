@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_values import quote
-from dsinfer_jax.recipe.light_values import LightOutput, maker
-from dsinfer_jax.recipe.values import Value, instance, string, unsigned
+from dsinfer_jax.recipe.values import OutputOnly, Value, instance, maker, string, unsigned
 
 ChunkKind = Literal["start", "content", "reasoning", "call", "argument", "finish"]
 _new = object.__new__
@@ -41,7 +40,7 @@ class _Frame:
         self.value = value
 
 
-class ChatCompletionChunk(LightOutput):
+class ChatCompletionChunk(OutputOnly):
     """One chunk of a stream."""
 
     __slots__ = ("_frame", "_text")

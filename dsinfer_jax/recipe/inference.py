@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from dsinfer_jax.recipe.light_values import LightOutput, maker
 from dsinfer_jax.recipe.special_tokens import SpecialTokens
 from dsinfer_jax.recipe.values import (
     Enumeration,
+    OutputOnly,
     Value,
     boolean,
     instance,
+    maker,
     optional_string,
     sequence,
     string,
@@ -80,7 +81,7 @@ class PromptUsage(Value):
         return self._prompt_cache_hit_tokens
 
 
-class InferenceChunk(LightOutput):
+class InferenceChunk(OutputOnly):
     """One update of the backend, made by `ready`, `text`, `tokens` or `finish`.
 
     Properties that do not belong to the kind are `None`. A chunk may be pushed several times.

@@ -9,8 +9,15 @@ from typing import Literal
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, FinishReason, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_text import JsonSyntaxError, read_json
 from dsinfer_jax.recipe.json_values import quote, write_compact
-from dsinfer_jax.recipe.light_values import LightOutput, maker
-from dsinfer_jax.recipe.values import Value, boolean, instance, string, unsigned
+from dsinfer_jax.recipe.values import (
+    OutputOnly,
+    Value,
+    boolean,
+    instance,
+    maker,
+    string,
+    unsigned,
+)
 
 BlockKind = Literal["thinking", "text", "tool_use"]
 _new = object.__new__
@@ -46,7 +53,7 @@ class _Frame:
         self.apply = apply
 
 
-class MessagesStreamEvent(LightOutput):
+class MessagesStreamEvent(OutputOnly):
     """One event of a stream."""
 
     # A delta has a text; other events are complete in their frame.

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from dsinfer_jax.recipe.custom_tool_input import CustomToolInput
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, StreamEnd, StreamStart
 from dsinfer_jax.recipe.json_values import quote
-from dsinfer_jax.recipe.light_values import LightOutput, maker
 from dsinfer_jax.recipe.responses_items import ItemKind, OutputItem
 from dsinfer_jax.recipe.responses_object import (
     ResponsesEcho,
@@ -17,7 +16,15 @@ from dsinfer_jax.recipe.responses_object import (
     ResponseTemplate,
     usage_json,
 )
-from dsinfer_jax.recipe.values import Value, instance, string, unsigned, wrong_type
+from dsinfer_jax.recipe.values import (
+    OutputOnly,
+    Value,
+    instance,
+    maker,
+    string,
+    unsigned,
+    wrong_type,
+)
 
 _new = object.__new__
 # Looked up once: attribute look-up on an enumeration is slow in Python 3.11.
@@ -47,7 +54,7 @@ class _Frame:
         self.apply = apply
 
 
-class ResponsesStreamEvent(LightOutput):
+class ResponsesStreamEvent(OutputOnly):
     """One event of a stream."""
 
     # A delta has a text and ends with its number; other events are complete in their frame.

@@ -20,13 +20,12 @@ from dsinfer_jax.recipe.inference import (
     ParsingOptions,
     ThinkingInitialStage,
 )
-from dsinfer_jax.recipe.light_values import LightValue
 from dsinfer_jax.recipe.parser import Parser
 from dsinfer_jax.recipe.segments import SegmentSender
 from dsinfer_jax.recipe.stream_report import StreamReport
 from dsinfer_jax.recipe.token_text import TokenPiece, TokenReader
 from dsinfer_jax.recipe.tokenizer import Tokenizer
-from dsinfer_jax.recipe.values import instance, wrong_type
+from dsinfer_jax.recipe.values import Value, instance, wrong_type
 
 _FINISH_REASONS: dict[InferenceFinishReason, FinishReason] = {
     InferenceFinishReason.Stop: "stop",
@@ -45,7 +44,7 @@ _CLOSED = "stream processor is closed"
 _PARTIAL_MARKER = Action(Effect.IGNORE, place="partial_marker")
 
 
-class StreamProcessor(LightValue):
+class StreamProcessor(Value):
     """Turns the chunks of one stream into chunks or events of the generator's dialect.
 
     Args:
