@@ -12,6 +12,7 @@ from typing import Any
 
 NUMERICS = ("exact", "runtime", "reference")  # names of the policies of model.numerics
 PREFIX_CACHES = ("off", "exact", "bounded")  # of engine.replay
+DRAFTERS = ("off", "lookup")  # of engine.drafter
 
 
 class SettingError(ValueError):
@@ -118,6 +119,15 @@ SETTINGS = (
         "prefix_cache", "DSINFER_PREFIX_CACHE", "--prefix-cache", "exact", one_of(PREFIX_CACHES),
         "prompts that begin alike share what is computed: 'exact' gives the bits of a run without, "
         "'bounded' computes less again, is approximate and needs keep_tokens; 'off' shares nothing",
+    ),
+    Setting(
+        "drafter", "DSINFER_DRAFTER", "--drafter", "off", one_of(DRAFTERS),
+        "'lookup' proposes what followed the same tokens earlier and takes several tokens from a "
+        "step where that is right; the output is the same",
+    ),
+    Setting(
+        "draft_tokens", "DSINFER_DRAFT_TOKENS", "--draft-tokens", 5, whole_number(1),
+        "most tokens that are proposed for a step, at most 5",
     ),
     Setting(
         "asynchronous", "DSINFER_ZERO_OVERHEAD_SCHEDULING", "--sync", True, _switch,

@@ -18,7 +18,6 @@ from dsinfer_jax.engine.request import Request
 Array = jax.Array
 Leaf = jax.Array | np.ndarray
 
-DRAFTERS = ("off", "lookup")
 _LONGEST_MATCH = 4  # tokens before the end that are looked for; more make no better guesses
 _SHORTEST_MATCH = 2
 
@@ -142,7 +141,7 @@ class LookupDrafter:
 
 
 def make_drafter(name: str, places: int, longest: int) -> Drafter:
-    """The drafter of a name in DRAFTERS.
+    """The drafter of a name in `settings.DRAFTERS`.
 
     Args:
         places: tokens to propose in a step.

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
-from dsinfer_jax.engine.drafter import DRAFTERS
 from dsinfer_jax.engine.replay import Replay
 from dsinfer_jax.model.cache import CacheSizes
 from dsinfer_jax.model.numerics import ROW_MULTIPLE
 from dsinfer_jax.model.plan import Bucket, Truncation, tiles_of
+from dsinfer_jax.settings import DRAFTERS
 
 DEFAULT_MODEL_LENGTH = 4096
 PREFILL_TILE_ROWS = 32  # measured: 8 and 64 are slower, at 256 rows of the tiny model
@@ -23,7 +23,7 @@ class EngineConfig:
             it is not computed (engine.md 2.6).
         slots: requests that run at the same time.
         prefill_rows: prompt tokens of a prefill step, one program for each, ascending.
-        drafter: one of DRAFTERS (drafter.py): who proposes tokens.
+        drafter: one of `settings.DRAFTERS`: who proposes tokens.
         draft_tokens: how many a decode step verifies at most; 0 without a drafter.
         truncation: what the consumer half computes of a prompt.
         blocks: blocks of 128 tokens in the cache.

@@ -43,6 +43,9 @@ class LLM:
         deterministic: equal prompts and parameters give equal bits, whatever else runs, however
             prompts are cut or cached and whatever is drafted; requests without a seed get one from
             their prompt. What would break it is refused (docs/sampling.md).
+        drafter: "off", or "lookup": propose what followed the same tokens earlier in the sequence,
+            and take several tokens from a step where the proposal is right. Answers are the same.
+        draft_tokens: most proposed tokens of a step.
         progress: called with one line for each program that is prepared.
 
     Raises:
@@ -64,6 +67,8 @@ class LLM:
         prefix_cache: str = "exact",
         asynchronous: bool = True,
         deterministic: bool = False,
+        drafter: str = "off",
+        draft_tokens: int = 5,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         sizes = EngineConfig.of(
@@ -76,6 +81,8 @@ class LLM:
             prefix_cache=prefix_cache,
             asynchronous=asynchronous,
             deterministic=deterministic,
+            drafter=drafter,
+            draft_tokens=draft_tokens,
         )
         if isinstance(numerics, str):
             if numerics not in POLICIES:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.model.plan import Truncation
-
-PREFIX_MODES = ("off", "exact", "bounded")
+from dsinfer_jax.settings import PREFIX_CACHES
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Replay:
     """The rules of one engine.
 
     Attributes:
-        mode: one of PREFIX_MODES.
+        mode: one of `settings.PREFIX_CACHES`.
         keep: suffix of a prompt that the consumer half computes; 0: all of it.
         reach: rows before a hit that `exact` computes again.
     """
@@ -39,9 +38,9 @@ class Replay:
         Raises:
             ValueError: an unknown mode, or `bounded` without truncation.
         """
-        if mode not in PREFIX_MODES:
+        if mode not in PREFIX_CACHES:
             raise ValueError(
-                f"prefix_cache is {mode!r}; it must be one of {', '.join(PREFIX_MODES)}"
+                f"prefix_cache is {mode!r}; it must be one of {', '.join(PREFIX_CACHES)}"
             )
         truncated = truncation.mode != "off"
         if mode == "bounded" and not truncated:

@@ -99,6 +99,8 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
         keep_tokens=settings["keep_tokens"],
         prefix_cache=settings["prefix_cache"],
         asynchronous=settings["asynchronous"],
+        drafter=settings["drafter"],
+        draft_tokens=settings["draft_tokens"],
         prefill_rows=prefill_rows,
         progress=_say if sys.stderr.isatty() else None,
     )
