@@ -92,7 +92,8 @@ class _Invocation:
 
     def _free_parameters(self) -> None:
         number = self._number
-        name = '" parameter name=\\"" /[^"<>\\n]+"/'
+        # readers of the markup end a name at a blank and do not escape it (recipe.md 5.3)
+        name = r'" parameter name=\"" /[^\x00-\x20"<>\\]+"/'
         self.lines += [
             f'arguments_{number}: "\\n" | ("\\n<" marker {name} value_{number})+',
             f"value_{number}: {_either(_raw_text(0, None), _json_value({'type': _NO_STRING}))}",
