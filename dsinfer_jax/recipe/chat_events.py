@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, StreamEnd, StreamStart
+from dsinfer_jax.recipe.framed_events import consumed
 from dsinfer_jax.recipe.json_values import quote
 from dsinfer_jax.recipe.values import OutputOnly, Value, instance, maker, string, unsigned
 
@@ -51,7 +52,7 @@ class ChatCompletionChunk(OutputOnly):
         """The chunk as compact JSON; `RuntimeError` after accumulation."""
         frame = self._frame
         if frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
+            raise consumed()
         return f"{frame.prefix}{quote(self._text)}{frame.suffix}"
 
 
@@ -394,7 +395,7 @@ class ChatCompletionResponse(Value):
         """Add the delta of a chunk and use the chunk up."""
         frame = instance("chunk", chunk, ChatCompletionChunk)._frame
         if frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
+            raise consumed()
         chunk._frame = None
         choice = self._choices.get(frame.choice)
         if choice is None:
@@ -418,7 +419,7 @@ class ChatCompletionResponse(Value):
     def sse_event_name(chunk: ChatCompletionChunk) -> str | None:
         """`None`: chunks are unnamed events."""
         if instance("chunk", chunk, ChatCompletionChunk)._frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
+            raise consumed()
         return None
 
     @staticmethod

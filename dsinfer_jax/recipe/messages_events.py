@@ -7,17 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, FinishReason, StreamEnd, StreamStart
+from dsinfer_jax.recipe.framed_events import Frame, FramedEvent, FramedResponse, consumed
 from dsinfer_jax.recipe.json_text import JsonSyntaxError, read_json
 from dsinfer_jax.recipe.json_values import quote, write_compact
-from dsinfer_jax.recipe.values import (
-    OutputOnly,
-    Value,
-    boolean,
-    instance,
-    maker,
-    string,
-    unsigned,
-)
+from dsinfer_jax.recipe.values import boolean, maker, string, unsigned
 
 BlockKind = Literal["thinking", "text", "tool_use"]
 _new = object.__new__
@@ -35,37 +28,16 @@ _DELTAS: dict[BlockKind, tuple[str, str]] = {
 }
 
 
-class _Frame:
-    """The JSON around the text of an event, and how the event changes an accumulated message."""
-
-    __slots__ = ("apply", "name", "prefix", "suffix")
-
-    def __init__(
-        self,
-        name: str,
-        prefix: str,
-        suffix: str,
-        apply: Callable[[MessagesResponse, str], None] | None,
-    ) -> None:
-        self.name = name
-        self.prefix = prefix
-        self.suffix = suffix
-        self.apply = apply
-
-
-class MessagesStreamEvent(OutputOnly):
+class MessagesStreamEvent(FramedEvent):
     """One event of a stream."""
 
-    # A delta has a text; other events are complete in their frame.
-    __slots__ = ("_frame", "_text")
-    _frame: _Frame | None  # None once accumulated
-    _text: str | None
+    __slots__ = ()
 
     def to_json(self) -> str:
         """The event as compact JSON; `RuntimeError` after accumulation."""
         frame = self._frame
         if frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
+            raise consumed()
         text = self._text
         if text is None:
             return frame.prefix
@@ -158,7 +130,7 @@ class _MessagesWriter:
         self._settings = settings
         self.thinking = settings.thinking
         self._kind: BlockKind | None = None  # of the open block
-        self._delta: _Frame | None = None  # of the open block
+        self._delta: Frame[MessagesResponse] | None = None  # of the open block
         self._next_index = 0
         self._pinged = False
 
@@ -225,7 +197,7 @@ class _MessagesWriter:
         self._next_index += 1
         self._kind = block.kind
         delta_type, member = _DELTAS[block.kind]
-        self._delta = _Frame(
+        self._delta = Frame(
             "content_block_delta",
             f'{{"type":"content_block_delta","index":{index},'
             f'"delta":{{"type":"{delta_type}","{member}":',
@@ -272,7 +244,7 @@ def _event(
 ) -> MessagesStreamEvent:
     """A complete event; `members` follow the type, each with a comma in front."""
     event = _make_event()
-    event._frame = _Frame(name, f'{{"type":"{name}"{members}}}', "", apply)
+    event._frame = Frame(name, f'{{"type":"{name}"{members}}}', "", apply)
     event._text = None
     return event
 
@@ -296,12 +268,13 @@ def _message_json(
     )
 
 
-class MessagesResponse(Value):
+class MessagesResponse(FramedResponse[MessagesStreamEvent]):
     """The body of a request that is not streamed, built from the events of its stream.
 
     Events of a block whose start is missing change nothing.
     """
 
+    _event_type = MessagesStreamEvent
     __slots__ = ("_blocks", "_id", "_model", "_stop_reason", "_stop_sequence", "_usage")
 
     def __init__(
@@ -319,15 +292,6 @@ class MessagesResponse(Value):
         self._stop_reason = "null"
         self._stop_sequence = "null"
 
-    def accumulate(self, chunk: MessagesStreamEvent) -> None:
-        """Apply an event and use it up."""
-        frame = instance("chunk", chunk, MessagesStreamEvent)._frame
-        if frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
-        chunk._frame = None
-        if frame.apply is not None:
-            frame.apply(self, chunk._text or "")
-
     def _open(self, index: int, block: _Block) -> None:
         if index <= len(self._blocks):
             self._blocks[index : index + 1] = [block]
@@ -342,16 +306,3 @@ class MessagesResponse(Value):
         return _message_json(
             self._id, self._model, content, self._stop_reason, self._stop_sequence, self._usage
         )
-
-    @staticmethod
-    def sse_event_name(chunk: MessagesStreamEvent) -> str | None:
-        """The type of the event."""
-        frame = instance("chunk", chunk, MessagesStreamEvent)._frame
-        if frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
-        return frame.name
-
-    @staticmethod
-    def sse_done_data() -> str | None:
-        """`None`: the stream ends with its last event."""
-        return None

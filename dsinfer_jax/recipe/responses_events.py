@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dsinfer_jax.recipe.custom_tool_input import CustomToolInput
 from dsinfer_jax.recipe.event_writer import ChunkGenerator, StreamEnd, StreamStart
+from dsinfer_jax.recipe.framed_events import Frame, FramedEvent, FramedResponse, consumed
 from dsinfer_jax.recipe.json_values import quote
 from dsinfer_jax.recipe.responses_items import ItemKind, OutputItem
 from dsinfer_jax.recipe.responses_object import (
@@ -16,15 +17,7 @@ from dsinfer_jax.recipe.responses_object import (
     ResponseTemplate,
     usage_json,
 )
-from dsinfer_jax.recipe.values import (
-    OutputOnly,
-    Value,
-    instance,
-    maker,
-    string,
-    unsigned,
-    wrong_type,
-)
+from dsinfer_jax.recipe.values import instance, maker, string, unsigned, wrong_type
 
 _new = object.__new__
 # Looked up once: attribute look-up on an enumeration is slow in Python 3.11.
@@ -36,38 +29,17 @@ _TOOL_SEARCH_CALL = ItemKind.TOOL_SEARCH_CALL
 Snapshot = tuple[ResponseTemplate, ResponseState, list[OutputItem]]
 
 
-class _Frame:
-    """The JSON around the text of an event, and how the event changes an accumulated response."""
-
-    __slots__ = ("apply", "name", "prefix", "suffix")
-
-    def __init__(
-        self,
-        name: str,
-        prefix: str,
-        suffix: str,
-        apply: Callable[[ResponsesResponse, str], None] | None,
-    ) -> None:
-        self.name = name
-        self.prefix = prefix
-        self.suffix = suffix
-        self.apply = apply
-
-
-class ResponsesStreamEvent(OutputOnly):
+class ResponsesStreamEvent(FramedEvent):
     """One event of a stream."""
 
-    # A delta has a text and ends with its number; other events are complete in their frame.
-    __slots__ = ("_frame", "_number", "_text")
-    _frame: _Frame | None  # None once accumulated
-    _text: str | None
-    _number: int
+    __slots__ = ("_number",)
+    _number: int  # set in deltas, whose JSON ends with it
 
     def to_json(self) -> str:
         """The event as compact JSON; `RuntimeError` after accumulation."""
         frame = self._frame
         if frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
+            raise consumed()
         text = self._text
         if text is None:
             return frame.prefix
@@ -156,7 +128,7 @@ class _ResponsesWriter:
         self._number = 0
         self._items: list[OutputItem] = []  # closed ones
         self._item: OutputItem | None = None
-        self._delta: _Frame | None = None  # of the open item
+        self._delta: Frame[ResponsesResponse] | None = None  # of the open item
         self._parts: list[str] = []  # of the open item
         self._custom_input = CustomToolInput()
 
@@ -306,7 +278,9 @@ class _ResponsesWriter:
         frame = self._delta_frame("response.output_text.delta", item, True, logprobs)
         return self._delta_event(text, frame)
 
-    def _delta_event(self, text: str, frame: _Frame | None = None) -> ResponsesStreamEvent:
+    def _delta_event(
+        self, text: str, frame: Frame[ResponsesResponse] | None = None
+    ) -> ResponsesStreamEvent:
         event = _make_event()
         event._frame = frame or self._delta
         event._text = text
@@ -316,7 +290,7 @@ class _ResponsesWriter:
 
     def _delta_frame(
         self, name: str, item: OutputItem, has_part: bool, logprobs: str | None = None
-    ) -> _Frame:
+    ) -> Frame[ResponsesResponse]:
         part = '"content_index":0,' if has_part else ""
         entries = f'"logprobs":[{logprobs or ""}],' if item.kind is _MESSAGE else ""
         index = item.index
@@ -324,7 +298,7 @@ class _ResponsesWriter:
         def apply(response: ResponsesResponse, text: str) -> None:
             response._grow(index, text, logprobs)
 
-        return _Frame(
+        return Frame(
             name,
             f'{{"type":"{name}",{part}"delta":',
             f',"item_id":{quote(item.id)},{entries}"output_index":{index},"sequence_number":',
@@ -342,7 +316,7 @@ class _ResponsesWriter:
         text = f'{{"type":"{name}",{before},"sequence_number":{self._number}{after}}}'
         self._number += 1
         event = _make_event()
-        event._frame = _Frame(name, text, "", apply)
+        event._frame = Frame(name, text, "", apply)
         event._text = None
         return event
 
@@ -382,13 +356,14 @@ class _ResponsesWriter:
         )
 
 
-class ResponsesResponse(Value):
+class ResponsesResponse(FramedResponse[ResponsesStreamEvent]):
     """The body of a request that is not streamed, built from the events of its stream.
 
     `prompt_tokens` and `prompt_cache_hit_tokens` are accepted for symmetry: the events carry the
     usage that is reported. Events of an item or a part whose opening is missing change nothing.
     """
 
+    _event_type = ResponsesStreamEvent
     __slots__ = ("_items", "_state", "_template")
 
     def __init__(
@@ -404,15 +379,6 @@ class ResponsesResponse(Value):
         unsigned("prompt_cache_hit_tokens", prompt_cache_hit_tokens, 64)
         self._state = ResponseState()
         self._items: list[OutputItem] = []
-
-    def accumulate(self, chunk: ResponsesStreamEvent) -> None:
-        """Apply an event and use it up."""
-        frame = instance("chunk", chunk, ResponsesStreamEvent)._frame
-        if frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
-        chunk._frame = None
-        if frame.apply is not None:
-            frame.apply(self, chunk._text or "")
 
     def _set_item(self, item: OutputItem, *, is_new: bool) -> None:
         if item.index < len(self._items) + is_new:
@@ -449,16 +415,3 @@ class ResponsesResponse(Value):
     def to_json(self) -> str:
         """The response so far as compact JSON."""
         return self._template.write(self._state, ",".join(item.to_json() for item in self._items))
-
-    @staticmethod
-    def sse_event_name(chunk: ResponsesStreamEvent) -> str | None:
-        """The type of the event."""
-        frame = instance("chunk", chunk, ResponsesStreamEvent)._frame
-        if frame is None:
-            raise RuntimeError("protocol chunk has been consumed")
-        return frame.name
-
-    @staticmethod
-    def sse_done_data() -> str | None:
-        """`None`: the stream ends with its last event."""
-        return None
