@@ -1,0 +1,268 @@
+"""The set of cases. Each asks a server something and raises Violation where a law is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dsinfer_jax.server.conform import chat_laws
+from dsinfer_jax.server.conform.client import Target, Violation
+from dsinfer_jax.server.conform.error_laws import check_error, refused
+from dsinfer_jax.server.conform.outcome import Outcome, check_outcome, law
+from dsinfer_jax.server.conform.speakers import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    SPEAKERS,
+    TOOL_NAME,
+    Question,
+    Speaker,
+)
+
+LONG_TEXT = "The harbour lies in the morning sun and the boats go out. " * 120
+USE_TOOL = f"Please call {TOOL_NAME} for Zürich, 3 days."
+
+
+class Skipped(Exception):  # noqa: N818 - a result, not an error
+    """A case that cannot be judged at this server, with the reason."""
+
+
+class Questioner:
+    """Asks a server in one dialect and checks the laws that hold for every answer."""
+
+    def __init__(
+        self, target: Target, speaker: Speaker, model: str, longest_gap: float = 10.0
+    ) -> None:
+        self.target = target
+        self.speaker = speaker
+        self.model = model
+        self._longest_gap = longest_gap
+
+    def ask(self, question: Question) -> Outcome:
+        """The answer to a question. Raises Violation."""
+        body = self.speaker.write(question, self.model)
+        reply = self.target.ask("POST", self.speaker.path, body)
+        if reply.status != 200:
+            raise refused(self.speaker, reply)
+        law(reply.is_stream == question.stream, "what came is no stream, or one nobody wanted")
+        outcome = self.speaker.read(reply)
+        check_outcome(outcome, self._longest_gap)
+        return outcome
+
+    def refuse(self, body: Any, *, status: int = 400) -> None:
+        """Send something that must be refused."""
+        reply = self.target.ask("POST", self.speaker.path, body)
+        check_error(self.speaker, reply)
+        law(reply.status == status, f"the status is {reply.status}, not {status}")
+
+
+def plain(run: Questioner) -> None:
+    law(bool(run.ask(Question()).text), "the answer has no text")
+
+
+def streamed(run: Questioner) -> None:
+    outcome = run.ask(Question(stream=True))
+    law(bool(outcome.text), "the answer has no text")
+    whole = run.ask(Question())
+    law(outcome.usage is not None and whole.usage is not None
+        and outcome.usage.prompt == whole.usage.prompt,
+        "a streamed prompt has another length than one that is not")  # fmt: skip
+
+
+def thinking(run: Questioner) -> None:
+    for stream in (False, True):
+        outcome = run.ask(Question(thinking=True, stream=stream))
+        law(bool(outcome.reasoning), "thinking is on and there is no reasoning")
+        law(bool(outcome.text), "thinking ended without an answer")
+        usage = outcome.usage
+        law(usage is None or usage.reasoning is None or usage.reasoning > 0,
+            "there is reasoning, and its token count is 0")  # fmt: skip
+
+
+def not_thinking(run: Questioner) -> None:
+    outcome = run.ask(Question(thinking=False, stream=True))
+    law(not outcome.reasoning, "thinking is off and there is reasoning")
+    law(bool(outcome.text), "the answer has no text")
+
+
+def tools(run: Questioner) -> None:
+    """A call, its result, an answer; whole and streamed."""
+    asked = Question(USE_TOOL, tool=True, must_call=True, thinking=False)
+    for stream in (False, True):
+        outcome = run.ask(replace(asked, stream=stream))
+        if not outcome.calls and run.speaker is MESSAGES:
+            raise Skipped("the model did not call the tool")
+        law(bool(outcome.calls), "a call was required and there is none")
+        law(outcome.calls[0].name == TOOL_NAME, f"the tool {outcome.calls[0].name!r} was called")
+        run.ask(replace(asked, stream=stream, must_call=False, answered=outcome))
+
+
+def tools_while_thinking(run: Questioner) -> None:
+    for stream in (False, True):
+        outcome = run.ask(Question(USE_TOOL, tool=True, thinking=True, stream=stream))
+        if not outcome.calls:
+            raise Skipped("the model did not call the tool")
+
+
+def limit(run: Questioner) -> None:
+    for stream in (False, True):
+        outcome = run.ask(Question(limit=3, stream=stream))
+        law(outcome.finish == "length", f"3 tokens were allowed; the finish is {outcome.finish!r}")
+        law(outcome.usage is not None and outcome.usage.output <= 3,
+            f"3 tokens were allowed; {outcome.usage and outcome.usage.output} came")  # fmt: skip
+
+
+def stop(run: Questioner) -> None:
+    if run.speaker is RESPONSES:
+        raise Skipped("the dialect has no stop sequences")
+    outcome = run.ask(Question(stop="e", thinking=False, stream=True))
+    law("e" not in outcome.text, "the answer goes on after its stop sequence")
+
+
+def structured(run: Questioner) -> None:
+    if run.speaker is MESSAGES:
+        raise Skipped("the dialect has no response format")
+    for stream in (False, True):
+        outcome = run.ask(Question("A city as JSON.", json=True, stream=stream))
+        try:
+            value = json.loads(outcome.text)
+        except ValueError:
+            raise Violation(f"the answer is not JSON: {outcome.text[:80]!r}") from None
+        fits = (
+            isinstance(value, dict)
+            and isinstance(value.get("name"), str)
+            and isinstance(value.get("people"), int)
+        )
+        law(fits, f"the answer does not fit its schema: {outcome.text[:80]!r}")
+
+
+def cache(run: Questioner) -> None:
+    """A long prompt that was just read is cached the next time."""
+    question = Question(f"{run.speaker.name}: {LONG_TEXT}", stream=True, limit=4)
+    run.ask(question)
+    usage = run.ask(question).usage
+    law(usage is not None and usage.cached > 0,
+        "a prompt was sent twice and nothing of it was cached")  # fmt: skip
+
+
+def choices(run: Questioner) -> None:
+    if run.speaker is not CHAT:
+        raise Skipped("the dialect has one answer only")
+    for stream in (False, True):
+        body = CHAT.write(Question(stream=stream, more={"n": 2}), run.model)
+        reply = run.target.ask("POST", CHAT.path, body)
+        if reply.status == 400:
+            check_error(CHAT, reply)
+            raise Skipped("the server gives one answer only")
+        if reply.status != 200:
+            raise refused(CHAT, reply)
+        read = chat_laws.read_stream(reply.events) if stream else chat_laws.read_body(reply.json())
+        law(len(read) == 2, f"2 answers were asked for; {len(read)} came")
+        for outcome in read:
+            check_outcome(outcome, 10.0)
+
+
+def log_probabilities(run: Questioner) -> None:
+    if run.speaker is not CHAT:
+        raise Skipped("asked in chat only")
+    more = {"logprobs": True, "top_logprobs": 2}
+    body = CHAT.write(Question(thinking=False, more=more), run.model)
+    reply = run.target.ask("POST", CHAT.path, body)
+    if reply.status != 200:
+        raise refused(CHAT, reply)
+    choice = reply.json()["choices"][0]
+    entries = (choice["logprobs"] or {}).get("content") or []
+    law(bool(entries), "log probabilities were asked for and none came")
+    for entry in entries:
+        law(entry["logprob"] <= 0, f"a log probability is {entry['logprob']}")
+        law(len(entry["top_logprobs"]) == 2, "2 alternatives were asked for")
+    joined = b"".join(bytes(entry["bytes"]) for entry in entries)
+    text = choice["message"]["content"].encode()
+    law(text in joined, "the bytes of the log probabilities are not those of the text")
+
+
+def stored(run: Questioner) -> None:
+    if run.speaker is not RESPONSES:
+        raise Skipped("the dialect keeps nothing")
+    first = run.ask(Question())
+    reply = run.target.ask("GET", f"{RESPONSES.path}/{first.id}")
+    if reply.status != 200:
+        check_error(RESPONSES, reply)
+        raise Skipped("the server keeps no responses")
+    law(reply.json()["id"] == first.id, "another response came back")
+    second = run.ask(Question("And again.", more={"previous_response_id": first.id}))
+    law(second.usage is not None and first.usage is not None
+        and second.usage.prompt > first.usage.prompt,
+        "the earlier response is no part of the prompt")  # fmt: skip
+    law(run.target.ask("DELETE", f"{RESPONSES.path}/{first.id}").status == 200, "no deletion")
+    gone = run.target.ask("GET", f"{RESPONSES.path}/{first.id}")
+    check_error(RESPONSES, gone)
+    law(gone.status == 404, f"a deleted response has the status {gone.status}")
+
+
+def counting(run: Questioner) -> None:
+    if run.speaker is not MESSAGES:
+        raise Skipped("the dialect does not count")
+    body = MESSAGES.write(Question(), run.model)
+    counted = run.target.ask("POST", f"{MESSAGES.path}/count_tokens", body)
+    if counted.status != 200:
+        raise refused(MESSAGES, counted)
+    usage = run.ask(Question()).usage
+    law(usage is not None and counted.json()["input_tokens"] == usage.prompt,
+        f"counted {counted.json()}, used {usage}")  # fmt: skip
+
+
+def bad_requests(run: Questioner) -> None:
+    good = run.speaker.write(Question(), run.model)
+    for body in (b"{", b"", b"\xff\xfe", b"[]", b"7", b"{}"):
+        run.refuse(body)
+    run.refuse({**good, "stream": "yes"})
+    run.refuse({**good, "temperature": 7})
+    run.refuse({**good, "model": 7})
+
+
+def unknown_model(run: Questioner) -> None:
+    body = run.speaker.write(Question(stream=True), "no-such-model")
+    reply = run.target.ask("POST", run.speaker.path, body)
+    check_error(run.speaker, reply)
+    law(reply.status in (400, 404), f"an unknown model has the status {reply.status}")
+
+
+def leaving(run: Questioner) -> None:
+    """Clients that leave in the middle; afterwards the server still answers."""
+    for _ in range(5):
+        run.target.begin(run.speaker.path, run.speaker.write(Question(stream=True), run.model))
+    run.ask(Question())
+
+
+CASES: tuple[Callable[[Questioner], None], ...] = (
+    plain,
+    streamed,
+    thinking,
+    not_thinking,
+    tools,
+    tools_while_thinking,
+    limit,
+    stop,
+    structured,
+    cache,
+    choices,
+    log_probabilities,
+    stored,
+    counting,
+    bad_requests,
+    unknown_model,
+    leaving,
+)
+
+
+def same_prompt_in_all_dialects(target: Target, model: str) -> None:
+    """The same question makes a prompt of the same length, and cached tokens mean the same."""
+    lengths = {}
+    for speaker in SPEAKERS:
+        usage = Questioner(target, speaker, model).ask(Question()).usage
+        assert usage is not None  # a law of every answer
+        lengths[speaker.name] = usage.prompt
+    law(len(set(lengths.values())) == 1, f"one question has prompts of several lengths: {lengths}")
