@@ -87,7 +87,8 @@ class RequestStats:
         prompt_tokens: known tokens of admitted requests, each time they are admitted.
         cached_tokens: of those, how many the prefix cache had.
         generated_tokens: taken from the device.
-        drafted_tokens, accepted_tokens: verified, and of those the ones that stayed.
+        drafted_tokens, accepted_tokens: verified, and of those the ones that stayed, by place: the
+            first draft of a step, the second, ...
     """
 
     queue: Histogram = field(default_factory=Histogram)
@@ -98,8 +99,8 @@ class RequestStats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
+    drafted_tokens: Counter[int] = field(default_factory=Counter)
+    accepted_tokens: Counter[int] = field(default_factory=Counter)
 
     def admitted(self, request: Request, now: float) -> None:
         self.prompt_tokens += request.target
@@ -110,8 +111,8 @@ class RequestStats:
 
     def drafts(self, request: Request, verified: int, accepted: int) -> None:
         """Count the drafts that a step has verified for a request."""
-        self.drafted_tokens += verified
-        self.accepted_tokens += accepted
+        self.drafted_tokens.update(range(1, verified + 1))
+        self.accepted_tokens.update(range(1, accepted + 1))
         request.drafted_tokens += verified
         request.accepted_tokens += accepted
 
@@ -145,8 +146,16 @@ class RequestStats:
             f"{_PREFIX}prompt_tokens_total": self.prompt_tokens,
             f"{_PREFIX}cached_tokens_total": self.cached_tokens,
             f"{_PREFIX}generated_tokens_total": self.generated_tokens,
-            f"{_PREFIX}drafted_tokens_total": self.drafted_tokens,
-            f"{_PREFIX}accepted_tokens_total": self.accepted_tokens,
+            f"{_PREFIX}drafted_tokens_total": self.drafted_tokens.total(),
+            f"{_PREFIX}accepted_tokens_total": self.accepted_tokens.total(),
+            **{
+                f'{_PREFIX}{name}_by_place_total{{place="{place}"}}': count
+                for name, places in (
+                    ("drafted_tokens", self.drafted_tokens),
+                    ("accepted_tokens", self.accepted_tokens),
+                )
+                for place, count in sorted(places.items())
+            },
         }
 
 

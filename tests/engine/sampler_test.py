@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from reference_sampler import law
 from sampler_support import assert_follows, chosen, row_draws, sampled
 
+from dsinfer_jax.engine.request import Request
 from dsinfer_jax.engine.sampler import _high_product, kept_tokens, masses
 from dsinfer_jax.engine.sampling_params import SamplingParams
 
@@ -163,3 +164,16 @@ def test_high_product_is_exact() -> None:
     expected = (a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(32)
     result = np.asarray(_high_product(jnp.asarray(a), jnp.asarray(b)))
     assert (result == expected.astype(np.uint32)).all()
+
+
+def test_without_a_seed_answers_vary_and_at_temperature_zero_they_do_not() -> None:
+    """P08: fifty requests over a flat law of eight tokens."""
+    flat = np.zeros((50, 8), np.float32)
+
+    def tokens(temperature: float) -> set[int]:
+        params = SamplingParams(temperature=temperature)
+        rows = [(params, Request(0, [], params).seed, 5) for _ in range(50)]
+        return set(chosen(flat, rows).tolist())
+
+    assert len(tokens(1.0)) >= 6
+    assert tokens(0.0) == {0}

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def check_mixes(scripted: Scripted, answers: Answers, rules: dict, seeds: range)
         run_mix(engine, answers, seed, 14)
     stats = engine.request_stats
     assert engine._scheduler.preemptions > 0, "the pool is meant to be too small"
-    assert 0.3 < stats.accepted_tokens / stats.drafted_tokens < 0.7
+    assert 0.3 < stats.accepted_tokens.total() / stats.drafted_tokens.total() < 0.7
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
@@ -160,6 +161,27 @@ def test_perfect_drafts_all_stay(scripted: Scripted, answers: Answers, asynchron
         ) * 2
         assert engine.decode_stats.steps - before <= -(-after_first // (PLACES + 1)) + 5
     check_empty(engine)
+    stats, entries = engine.request_stats, engine.snapshot()  # E12: at every place
+    assert stats.accepted_tokens == stats.drafted_tokens
+    for place in range(1, PLACES + 1):
+        by_place = f'_tokens_by_place_total{{place="{place}"}}'
+        assert entries["dsinfer_accepted" + by_place] == entries["dsinfer_drafted" + by_place] > 0
+
+
+def test_verified_rows_leave_the_state_of_single_rows(scripted: Scripted, answers: Answers) -> None:
+    """E10: after a long run of perfect drafts the whole cache has the bits of plain decoding."""
+    params = SamplingParams(max_tokens=560, temperature=0, ignore_eos=True)
+    plain, drafted = (Request(0, [9, 8, 7, 6, 5], params) for _ in range(2))
+    one = engine_of(scripted.llm, "off")
+    run(one, [plain])
+    scripted.play({0: plain.token_ids}, lambda position: False)
+    other = scripted.engine()
+    run(other, [drafted])
+    assert same_answer(plain, drafted)
+    assert drafted.accepted_tokens == drafted.drafted_tokens == 465
+    one.flush(), other.flush()
+    for leaf, same in zip(jax.tree.leaves(one._cache), jax.tree.leaves(other._cache)):
+        assert np.asarray(leaf).tobytes() == np.asarray(same).tobytes()
 
 
 def test_every_accepted_token_has_its_own_row(scripted: Scripted, answers: Answers) -> None:
