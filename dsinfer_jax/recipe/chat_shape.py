@@ -21,6 +21,7 @@ from dsinfer_jax.recipe.reading import (
     variants,
 )
 from dsinfer_jax.recipe.request_body import (
+    FUNCTION_FIELDS,
     read_detail,
     read_effort,
     read_u8,
@@ -103,14 +104,7 @@ _RESPONSE_FORMAT = Tagged(
     ),
 )
 
-_FUNCTION = Record(
-    "struct ChatCompletionFunctionDefinition",
-    buffered=False,
-    name=required(read_string),
-    description=optional(read_string),
-    parameters=optional(read_any),
-    strict=optional(read_boolean),
-)
+_FUNCTION = Record("struct ChatCompletionFunctionDefinition", buffered=False, **FUNCTION_FIELDS)
 
 _TOOL = Record(
     "struct ChatCompletionTool",

@@ -11,7 +11,6 @@ from dsinfer_jax.recipe.conversation import (
     SystemMessage,
     ToolDefinition,
     new_assistant_message,
-    new_conversation,
     new_latest_reminder_message,
     new_system_message,
     new_tool,
@@ -26,18 +25,10 @@ from dsinfer_jax.recipe.conversation_request import (
     new_conversation_request,
     new_inference_options,
 )
-from dsinfer_jax.recipe.conversion_options import (
-    ConversionOptions,
-    ModelVersion,
-    ReasoningContentBehavior,
-)
+from dsinfer_jax.recipe.conversion_options import ConversionOptions, ModelVersion
 from dsinfer_jax.recipe.image_references import UNSUPPORTED_IMAGE, file_url, image_at
 from dsinfer_jax.recipe.inference import ThinkingInitialStage
-from dsinfer_jax.recipe.message_checks import (
-    check_reasoning_came_back,
-    fill_reasoning,
-    mentions_json,
-)
+from dsinfer_jax.recipe.message_checks import mentions_json, settle_reasoning
 from dsinfer_jax.recipe.settings import (
     check_max_tokens,
     check_penalty,
@@ -58,6 +49,7 @@ from dsinfer_jax.recipe.tool_declarations import (
     check_name,
     check_strict_mix,
     choose_tools,
+    conversation_with,
     output_constraint,
     schema_format,
 )
@@ -72,10 +64,8 @@ def convert_chat(body: Body, options: ConversionOptions) -> ConversationRequest:
     thinking = thinking_mode(body.get("thinking"), body.get("reasoning_effort"), options)
     declared = _declared_tools(body)
     messages = _MessageReader(version, thinking, options).read(body["messages"])
-    if thinking and options._reasoning_content_behavior is ReasoningContentBehavior.Reject:
-        check_reasoning_came_back(messages, bool(declared), "The `reasoning_content`")
     if thinking:
-        fill_reasoning(messages)
+        settle_reasoning(messages, options, bool(declared), "The `reasoning_content`")
     _check_prefix_position(messages)
     if not body["messages"]:
         raise conversion_error("Empty input messages")
@@ -95,18 +85,8 @@ def convert_chat(body: Body, options: ConversionOptions) -> ConversationRequest:
     check_strict_mix(chosen.tools, answer is not None)
     inference = _inference_options(body, options, version, thinking, chosen, answer_format)
     effort = reasoning_effort(body.get("reasoning_effort"), thinking)
-    conversation = new_conversation(
-        messages,
-        thinking,
-        chosen.tools,
-        chosen.choice,
-        effort,
-        answer_format.name,
-        answer_format.schema,
-        answer_format.regex,
-    )
     return new_conversation_request(
-        conversation,
+        conversation_with(messages, thinking, chosen, effort, answer_format),
         version,
         inference,
         options,

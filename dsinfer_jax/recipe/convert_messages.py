@@ -8,7 +8,6 @@ from typing import Any
 from dsinfer_jax.recipe.conversation import (
     Message,
     ToolDefinition,
-    new_conversation,
     new_system_message,
     new_tool,
 )
@@ -21,15 +20,10 @@ from dsinfer_jax.recipe.conversation_request import (
 from dsinfer_jax.recipe.conversion_options import (
     ConversionOptions,
     ModelVersion,
-    ReasoningContentBehavior,
     WebSearchBehavior,
 )
 from dsinfer_jax.recipe.inference import ThinkingInitialStage
-from dsinfer_jax.recipe.message_checks import (
-    check_reasoning_came_back,
-    fill_reasoning,
-    without_added_tools,
-)
+from dsinfer_jax.recipe.message_checks import settle_reasoning, without_added_tools
 from dsinfer_jax.recipe.messages_blocks import MessagesReader
 from dsinfer_jax.recipe.settings import (
     check_max_tokens,
@@ -46,6 +40,7 @@ from dsinfer_jax.recipe.tool_declarations import (
     ChosenTools,
     check_name,
     choose_tools,
+    conversation_with,
     output_constraint,
     unknown_tool,
 )
@@ -73,9 +68,7 @@ def convert_messages(body: Body, options: ConversionOptions) -> ConversationRequ
     if choice == "none":
         messages = without_added_tools(messages)
     if thinking:
-        if options._reasoning_content_behavior is ReasoningContentBehavior.Reject:
-            check_reasoning_came_back(messages, bool(declared), "The `content[].thinking`")
-        fill_reasoning(messages)
+        settle_reasoning(messages, options, bool(declared), "The `content[].thinking`")
     if not body["messages"]:
         raise conversion_error("messages: at least one message is required")
     if isinstance(choice, dict) and body.get("tools") and not declared:
@@ -83,18 +76,9 @@ def convert_messages(body: Body, options: ConversionOptions) -> ConversationRequ
     chosen = choose_tools(declared, choice, thinking, null_is_empty=False)
     stops = stop_sequences(body.get("stop_sequences"))
     inference = _inference_options(body, options, version, thinking, chosen)
-    conversation = new_conversation(
-        messages,
-        thinking,
-        chosen.tools,
-        chosen.choice,
-        reasoning_effort(effort, thinking),
-        "text",
-        None,
-        None,
-    )
+    effort = reasoning_effort(effort, thinking)
     return new_conversation_request(
-        conversation,
+        conversation_with(messages, thinking, chosen, effort, TEXT_FORMAT),
         version,
         inference,
         options,

@@ -7,7 +7,6 @@ from typing import Any
 from dsinfer_jax.recipe.conversation import (
     Message,
     SystemMessage,
-    new_conversation,
     new_system_message,
     new_user_message,
 )
@@ -20,14 +19,12 @@ from dsinfer_jax.recipe.conversation_request import (
 from dsinfer_jax.recipe.conversion_options import (
     ConversionOptions,
     ModelVersion,
-    ReasoningContentBehavior,
     WebSearchBehavior,
 )
 from dsinfer_jax.recipe.inference import ThinkingInitialStage
 from dsinfer_jax.recipe.message_checks import (
-    check_reasoning_came_back,
-    fill_reasoning,
     mentions_json,
+    settle_reasoning,
     without_added_tools,
 )
 from dsinfer_jax.recipe.responses_input import InputReader
@@ -49,6 +46,7 @@ from dsinfer_jax.recipe.tool_declarations import (
     ChosenTools,
     check_strict_mix,
     choose_tools,
+    conversation_with,
     output_constraint,
     schema_format,
     with_parameters,
@@ -69,9 +67,7 @@ def convert_responses(body: Body, options: ConversionOptions) -> ConversationReq
     messages, loaded = _read_input(body, options, version, thinking, tools)
     declared = [*tools.tools, *loaded]
     if thinking:
-        if options._reasoning_content_behavior is ReasoningContentBehavior.Reject:
-            check_reasoning_came_back(messages, bool(declared), "The `reasoning_text`")
-        fill_reasoning(messages)
+        settle_reasoning(messages, options, bool(declared), "The `reasoning_text`")
     choice = _choice(body.get("tool_choice"), rejects_search)
     chosen = choose_tools(declared, choice, thinking)
     answer = (body.get("text") or {}).get("format")
@@ -85,18 +81,9 @@ def convert_responses(body: Body, options: ConversionOptions) -> ConversationReq
     check_strict_mix(chosen.tools, answer_format is not TEXT_FORMAT)
     messages = _with_normalised_tools(messages, chosen)
     inference = _inference_options(body, options, version, thinking, chosen, answer_format)
-    conversation = new_conversation(
-        messages,
-        thinking,
-        chosen.tools,
-        chosen.choice,
-        reasoning_effort(effort, thinking),
-        answer_format.name,
-        answer_format.schema,
-        answer_format.regex,
-    )
+    effort = reasoning_effort(effort, thinking)
     return new_conversation_request(
-        conversation,
+        conversation_with(messages, thinking, chosen, effort, answer_format),
         version,
         inference,
         options,

@@ -279,20 +279,8 @@ class _Scanner:
             if self._peek() is None:
                 self._fail_next("EOF while parsing a list")
             self._value()
-            byte = self._skip_whitespace()
-            if byte == ord("]"):
-                self._index += 1
+            if not self._goes_on("]", "a list"):
                 return
-            if byte is None:
-                self._fail_next("EOF while parsing a list")
-            if byte != ord(","):
-                self._fail_next("expected `,` or `]`")
-            self._index += 1
-            byte = self._skip_whitespace()
-            if byte is None:
-                self._fail_next("EOF while parsing a value")
-            if byte == ord("]"):
-                self._fail_next("trailing comma")
 
     def _object(self) -> None:
         byte = self._skip_whitespace()
@@ -302,7 +290,7 @@ class _Scanner:
         if byte is None:
             self._fail_next("EOF while parsing an object")
         while True:
-            if byte != ord('"'):
+            if self._peek() != ord('"'):
                 self._fail_next("key must be a string")
             self._index += 1
             self._string()
@@ -311,17 +299,23 @@ class _Scanner:
                 self._fail_next("EOF while parsing an object" if byte is None else "expected `:`")
             self._index += 1
             self._value()
-            byte = self._skip_whitespace()
-            if byte == ord("}"):
-                self._index += 1
+            if not self._goes_on("}", "an object"):
                 return
-            if byte is None:
-                self._fail_next("EOF while parsing an object")
-            if byte != ord(","):
-                self._fail_next("expected `,` or `}`")
+
+    def _goes_on(self, end: str, container: str) -> bool:
+        """Whether a comma and one more item follow; else the container is at its end."""
+        byte = self._skip_whitespace()
+        if byte == ord(end):
             self._index += 1
-            byte = self._skip_whitespace()
-            if byte is None:
-                self._fail_next("EOF while parsing a value")
-            if byte == ord("}"):
-                self._fail_next("trailing comma")
+            return False
+        if byte is None:
+            self._fail_next(f"EOF while parsing {container}")
+        if byte != ord(","):
+            self._fail_next(f"expected `,` or `{end}`")
+        self._index += 1
+        byte = self._skip_whitespace()
+        if byte is None:
+            self._fail_next("EOF while parsing a value")
+        if byte == ord(end):
+            self._fail_next("trailing comma")
+        return True

@@ -12,6 +12,7 @@ from dsinfer_jax.recipe.conversation import (
     UserMessage,
     new_system_message,
 )
+from dsinfer_jax.recipe.conversion_options import ConversionOptions, ReasoningContentBehavior
 from dsinfer_jax.recipe.values import conversion_error
 
 # Where the mark of a call made without reasoning stands in ids of chat and of Messages.
@@ -24,7 +25,18 @@ def mentions_json(messages: Sequence[Message]) -> bool:
     return any("json" in message._content.lower() for message in messages)
 
 
-def check_reasoning_came_back(
+def settle_reasoning(
+    messages: Sequence[Message], options: ConversionOptions, tools_are_declared: bool, field: str
+) -> None:
+    """In thinking mode: give answers without reasoning an empty one, or refuse those that count."""
+    if options._reasoning_content_behavior is ReasoningContentBehavior.Reject:
+        _check_reasoning_came_back(messages, tools_are_declared, field)
+    for message in messages:
+        if isinstance(message, AssistantMessage) and message._reasoning_content is None:
+            message._reasoning_content = ""
+
+
+def _check_reasoning_came_back(
     messages: Sequence[Message], tools_are_declared: bool, field: str
 ) -> None:
     """Refuse answers after the last user message that lost their reasoning.
@@ -40,13 +52,6 @@ def check_reasoning_came_back(
         calls = message._tool_calls or ()
         if (calls or tools_are_declared) and not any(map(_made_without_reasoning, calls)):
             raise conversion_error(f"{field} in the thinking mode must be passed back to the API.")
-
-
-def fill_reasoning(messages: Sequence[Message]) -> None:
-    """Give answers without reasoning an empty one (thinking mode)."""
-    for message in messages:
-        if isinstance(message, AssistantMessage) and message._reasoning_content is None:
-            message._reasoning_content = ""
 
 
 def without_added_tools(messages: Sequence[Message]) -> list[Message]:

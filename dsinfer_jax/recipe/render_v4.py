@@ -18,7 +18,6 @@ from dsinfer_jax.recipe.prompt_text import (
     EFFORT_V4,
     JSON_OBJECT_V4,
     REQUIRED_OPENING_V4,
-    RESPONSE_FORMAT_HEAD,
     TOOL_RESULT_CLOSE,
     TOOL_RESULT_OPEN,
     TOOLS_HEAD_V4,
@@ -28,11 +27,14 @@ from dsinfer_jax.recipe.prompt_text import (
 from dsinfer_jax.recipe.rendered_prompt import (
     RenderedPrompt,
     new_rendered_prompt,
+    tools_in_effect,
+    write_answer_opening,
     write_content,
     write_pieces,
+    write_response_format,
 )
 from dsinfer_jax.recipe.special_tokens import SpecialTokens
-from dsinfer_jax.recipe.tool_markup import calls_block_v4, tool_lines
+from dsinfer_jax.recipe.tool_markup import calls_block, tool_lines
 
 Group = list[Message]
 
@@ -48,21 +50,21 @@ class RendererV4:
     def render(self, conversation: Conversation) -> RenderedPrompt:
         """The prompt, its marks and its images."""
         tokens = self._tokens
-        tools_in_effect = bool(conversation._tools) and conversation._tool_choice != "none"
+        with_tools = tools_in_effect(conversation)
         thinking = conversation._thinking_mode
         parts = ["", tokens._bos, EFFORT_V4[conversation._reasoning_effort] if thinking else ""]
         images: list[ImageSource] = []
         # An empty system message loses its images, an empty user message does not.
         systems = [m for m in conversation._messages if type(m) is SystemMessage and m._content]
         _write_joined(parts, images, systems)
-        self._write_head(parts, conversation, tools_in_effect)
+        self._write_head(parts, conversation, with_tools)
         groups = _sorted_results(_groups(conversation._messages))
         previous: type[Message] | None = None
         for position, group in enumerate(groups):
             first = group[0]
             if isinstance(first, AssistantMessage):
                 last = position == len(groups) - 1
-                self._write_assistant(parts, first, thinking, tools_in_effect, last)
+                self._write_assistant(parts, first, thinking, with_tools, last)
             elif type(first) is ToolMessage:
                 self._write_turn(parts, previous is ToolMessage)
                 parts[-1] += TOOL_RESULT_OPEN
@@ -75,26 +77,16 @@ class RendererV4:
                 parts += (tokens._latest_reminder, first._content)
             previous = type(first)
         final = groups[-1][0] if groups else None
-        if not (type(final) is AssistantMessage and final._prefix):
-            opening = tokens._thinking_start if thinking else tokens._thinking_end
-            parts += (tokens._assistant, "", opening, "")
-        if tools_in_effect and conversation._tool_choice == "required":
-            write_pieces(parts, self._required_opening)
+        write_answer_opening(parts, conversation, final, tokens, self._required_opening)
         return new_rendered_prompt(parts, images)
 
-    def _write_head(
-        self, parts: list[str], conversation: Conversation, tools_in_effect: bool
-    ) -> None:
-        if tools_in_effect:
+    def _write_head(self, parts: list[str], conversation: Conversation, with_tools: bool) -> None:
+        if with_tools:
             write_pieces(parts, self._tools_head)
             shown = [tool for tool in conversation._tools if not tool._defer_loading]
             lines = tool_lines(shown, write_spaced_plain_floats)
             parts[-1] += lines + "\n" + TOOLS_TAIL if shown else TOOLS_TAIL
-        if conversation._response_format == "json_object":
-            parts[-1] += JSON_OBJECT_V4
-        elif conversation._response_format == "json_schema":
-            schema = write_spaced_plain_floats(conversation._response_schema)
-            parts[-1] += RESPONSE_FORMAT_HEAD + schema
+        write_response_format(parts, conversation, JSON_OBJECT_V4, write_spaced_plain_floats)
 
     def _write_turn(self, parts: list[str], continued: bool) -> None:
         if continued:
@@ -107,20 +99,21 @@ class RendererV4:
         parts: list[str],
         message: AssistantMessage,
         thinking: bool,
-        tools_in_effect: bool,
+        with_tools: bool,
         last: bool,
     ) -> None:
         tokens = self._tokens
         reasoning = message._reasoning_content
         parts += (tokens._assistant, "")
-        if reasoning is not None and (message._prefix or tools_in_effect):
+        if reasoning is not None and (message._prefix or with_tools):
             parts += (tokens._thinking_start, reasoning)
         if not (thinking and message._prefix and not message._content):
             parts += (tokens._thinking_end, "")
         parts[-1] += message._content
         if message._tool_calls is not None:
             calls = sorted(message._tool_calls, key=lambda call: call._id)
-            write_pieces(parts, calls_block_v4(calls, tokens._dsml, write_spaced_plain_floats))
+            block = calls_block(calls, tokens._dsml, write_spaced_plain_floats, spaced=False)
+            write_pieces(parts, block)
         if not (message._prefix and last):
             parts += (tokens._eos, "")
 

@@ -20,7 +20,6 @@ from dsinfer_jax.recipe.prompt_text import (
     EFFORT_V41,
     JSON_OBJECT_V41,
     REQUIRED_OPENING_V41,
-    RESPONSE_FORMAT_HEAD,
     TOOL_RESULT_CLOSE,
     TOOL_RESULT_OPEN,
     TOOLS_HEAD_V41,
@@ -31,11 +30,14 @@ from dsinfer_jax.recipe.prompt_text import (
 from dsinfer_jax.recipe.rendered_prompt import (
     RenderedPrompt,
     new_rendered_prompt,
+    tools_in_effect,
+    write_answer_opening,
     write_content,
     write_pieces,
+    write_response_format,
 )
 from dsinfer_jax.recipe.special_tokens import SpecialTokens
-from dsinfer_jax.recipe.tool_markup import calls_block_v41, tool_lines
+from dsinfer_jax.recipe.tool_markup import calls_block, tool_lines
 
 
 class RendererV41:
@@ -49,9 +51,9 @@ class RendererV41:
     def render(self, conversation: Conversation) -> RenderedPrompt:
         """The prompt, its marks and its images."""
         tokens = self._tokens
-        tools_in_effect = bool(conversation._tools) and conversation._tool_choice != "none"
+        with_tools = tools_in_effect(conversation)
         thinking = conversation._thinking_mode
-        messages = _with_head(conversation, tools_in_effect)
+        messages = _with_head(conversation, with_tools)
         parts = [""]
         images: list[ImageSource] = []
         if tokens._bos:
@@ -60,31 +62,22 @@ class RendererV41:
             effort = EFFORT_V41[conversation._reasoning_effort] if thinking else ""
             parts += (tokens._system, effort)
             write_content(parts, images, messages[0])
-            self._write_head(parts, conversation, tools_in_effect)
+            self._write_head(parts, conversation, with_tools)
             _write_updated_tools(parts, messages[0])
         elif messages and thinking:
             parts += (tokens._system, EFFORT_V41[conversation._reasoning_effort])
-        self._write_messages(parts, images, messages, thinking, tools_in_effect)
+        self._write_messages(parts, images, messages, thinking, with_tools)
         last = messages[-1] if messages else None
-        if not (type(last) is AssistantMessage and last._prefix):
-            opening = tokens._thinking_start if thinking else tokens._thinking_end
-            parts += (tokens._assistant, "", opening, "")
-        if tools_in_effect and conversation._tool_choice == "required":
-            write_pieces(parts, self._required_opening)
+        write_answer_opening(parts, conversation, last, tokens, self._required_opening)
         return new_rendered_prompt(parts, images)
 
-    def _write_head(
-        self, parts: list[str], conversation: Conversation, tools_in_effect: bool
-    ) -> None:
+    def _write_head(self, parts: list[str], conversation: Conversation, with_tools: bool) -> None:
         """Tools block and response format, at the end of the first system message."""
-        if tools_in_effect:
+        if with_tools:
             write_pieces(parts, self._tools_head)
             shown = [tool for tool in conversation._tools if not tool._defer_loading]
             parts[-1] += tool_lines(shown, write_spaced) + "\n" + TOOLS_TAIL
-        if conversation._response_format == "json_object":
-            parts[-1] += JSON_OBJECT_V41
-        elif conversation._response_format == "json_schema":
-            parts[-1] += RESPONSE_FORMAT_HEAD + write_spaced(conversation._response_schema)
+        write_response_format(parts, conversation, JSON_OBJECT_V41, write_spaced)
 
     def _write_messages(
         self,
@@ -92,7 +85,7 @@ class RendererV41:
         images: list[ImageSource],
         messages: Sequence[Message],
         thinking: bool,
-        tools_in_effect: bool,
+        with_tools: bool,
     ) -> None:
         """Every message but a leading system message."""
         tokens = self._tokens
@@ -111,7 +104,7 @@ class RendererV41:
                 if message._tool_calls:
                     calls = reversed(list(enumerate(message._tool_calls)))
                     call_positions = {call._id: position for position, call in calls}
-                keep_reasoning = thinking and (tools_in_effect or (message._prefix and index > 0))
+                keep_reasoning = thinking and (with_tools or (message._prefix and index > 0))
                 self._write_assistant(parts, message, keep_reasoning)
             elif isinstance(message, SystemMessage):
                 parts += (tokens._system, "")
@@ -140,17 +133,17 @@ class RendererV41:
         else:
             parts += (tokens._thinking_end, content)
         if calls:
-            write_pieces(parts, calls_block_v41(calls, tokens._dsml, write_spaced))
+            write_pieces(parts, calls_block(calls, tokens._dsml, write_spaced, spaced=True))
         if not message._prefix:
             parts += (tokens._eos, "")
 
 
-def _with_head(conversation: Conversation, tools_in_effect: bool) -> Sequence[Message]:
+def _with_head(conversation: Conversation, with_tools: bool) -> Sequence[Message]:
     """The messages, with an empty system message in front where the head needs a place."""
     messages = conversation._messages
     if messages and type(messages[0]) is SystemMessage:
         return messages
-    if tools_in_effect or conversation._response_format in ("json_object", "json_schema"):
+    if with_tools or conversation._response_format in ("json_object", "json_schema"):
         return [new_system_message(""), *messages]
     return messages
 

@@ -7,10 +7,13 @@ the pieces between control tokens are exactly the stretches that are encoded in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from dsinfer_jax.recipe.conversation import Message
+from dsinfer_jax.recipe.conversation import AssistantMessage, Conversation, Message
 from dsinfer_jax.recipe.image_sources import ImageSource
+from dsinfer_jax.recipe.prompt_text import RESPONSE_FORMAT_HEAD
+from dsinfer_jax.recipe.special_tokens import SpecialTokens
 from dsinfer_jax.recipe.values import OutputOnly
 
 
@@ -66,6 +69,40 @@ def write_content(parts: list[str], images: list[ImageSource], message: Message)
     else:
         parts[-1] += message._content
     images += message._image_sources
+
+
+def tools_in_effect(conversation: Conversation) -> bool:
+    """Whether the model may call a tool of the conversation."""
+    return bool(conversation._tools) and conversation._tool_choice != "none"
+
+
+def write_response_format(
+    parts: list[str], conversation: Conversation, json_object: str, write: Callable[[Any], str]
+) -> None:
+    """Append what the model is told of its answer: ``json_object``, a schema or nothing."""
+    if conversation._response_format == "json_object":
+        parts[-1] += json_object
+    elif conversation._response_format == "json_schema":
+        parts[-1] += RESPONSE_FORMAT_HEAD + write(conversation._response_schema)
+
+
+def write_answer_opening(
+    parts: list[str],
+    conversation: Conversation,
+    last: Message | None,
+    tokens: SpecialTokens,
+    required_call: Sequence[str],
+) -> None:
+    """Append the beginning of the answer, unless ``last`` is to be continued.
+
+    ``required_call``: the pieces that open the calls where one is required.
+    """
+    if not (isinstance(last, AssistantMessage) and last._prefix):
+        thinking = conversation._thinking_mode
+        opening = tokens._thinking_start if thinking else tokens._thinking_end
+        parts += (tokens._assistant, "", opening, "")
+    if conversation._tool_choice == "required" and tools_in_effect(conversation):
+        write_pieces(parts, required_call)
 
 
 def _content_pieces(message: Message) -> list[str]:

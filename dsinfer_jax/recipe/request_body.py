@@ -12,6 +12,8 @@ from dsinfer_jax.recipe.reading import (
     Record,
     choice,
     optional,
+    read_any,
+    read_boolean,
     read_string,
     required,
     unsigned_reader,
@@ -23,6 +25,14 @@ read_detail = choice("low", "high", "original", "auto")
 read_u8 = unsigned_reader(8)
 read_u32 = unsigned_reader(32)
 read_u64 = unsigned_reader(64)
+
+
+FUNCTION_FIELDS = {
+    "name": required(read_string),
+    "description": optional(read_string),
+    "parameters": optional(read_any),
+    "strict": optional(read_boolean),
+}
 
 
 def thinking_record(name: str) -> Record:

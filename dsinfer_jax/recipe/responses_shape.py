@@ -23,7 +23,13 @@ from dsinfer_jax.recipe.reading import (
     variant,
     variants,
 )
-from dsinfer_jax.recipe.request_body import read_detail, read_effort, read_u8, read_u32
+from dsinfer_jax.recipe.request_body import (
+    FUNCTION_FIELDS,
+    read_detail,
+    read_effort,
+    read_u8,
+    read_u32,
+)
 
 _INPUT_IMAGE = Record(
     "struct ResponsesInputImage",
@@ -57,13 +63,7 @@ _read_output = text_or_list(
 )
 _read_execution = choice("client", "server")
 
-_FUNCTION_TOOL = Record(
-    "struct ResponsesFunctionTool",
-    name=required(read_string),
-    description=optional(read_string),
-    parameters=optional(read_any),
-    strict=optional(read_boolean),
-)
+_FUNCTION_TOOL = Record("struct ResponsesFunctionTool", **FUNCTION_FIELDS)
 _USER_LOCATION = Record(
     "struct ResponsesUserLocation",
     city=optional(read_string),

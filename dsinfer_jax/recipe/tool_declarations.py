@@ -1,4 +1,4 @@
-"""The tools of a request: names, schemas, choice and constraint (recipe.md 2.8)."""
+"""The tools and the answer format of a request: schemas, choice and constraint (recipe.md 2.8)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dsinfer_jax.recipe.conversation import (
+    Conversation,
+    Message,
+    ReasoningEffort,
     ResponseFormat,
     ToolChoice,
     ToolDefinition,
+    new_conversation,
     new_tool,
 )
 from dsinfer_jax.recipe.conversation_request import (
@@ -153,6 +157,26 @@ def schema_format(schema: Any, strict: bool) -> AnswerFormat:
         constrained = schema
     constraint = new_constraint("json", JsonSchema(constrained))
     return AnswerFormat("json_schema", schema, None, constraint)
+
+
+def conversation_with(
+    messages: Sequence[Message],
+    thinking: bool,
+    chosen: ChosenTools,
+    effort: ReasoningEffort | None,
+    answer: AnswerFormat,
+) -> Conversation:
+    """The conversation of checked messages, tools and answer format."""
+    return new_conversation(
+        messages,
+        thinking,
+        chosen.tools,
+        chosen.choice,
+        effort,
+        answer.name,
+        answer.schema,
+        answer.regex,
+    )
 
 
 TEXT_FORMAT = AnswerFormat("text")

@@ -33,42 +33,30 @@ def call_parameters(arguments: str) -> dict[str, Any]:
     return parameters if type(parameters) is dict else {"arguments": arguments}
 
 
-def calls_block_v41(calls: Sequence[ToolCall], dsml: str, write: Write) -> list[str]:
-    """The block of V4.1 as alternating pieces; a call without parameters has an empty line."""
+def calls_block(calls: Sequence[ToolCall], dsml: str, write: Write, *, spaced: bool) -> list[str]:
+    """The calls as alternating pieces.
+
+    In the `spaced` markup of V4.1 a blank follows every `dsml`, and a call without parameters has
+    an empty line.
+    """
+    blank = " " if spaced else ""
+    block = " calls" if spaced else "tool_calls"
     plain = ["\n\n<"]
-    text = " calls>\n"
+    text = f"{block}>\n"
     for call in calls:
         plain.append(text + "<")
-        text = f' invoke name="{call._name}">\n'
+        text = f'{blank}invoke name="{call._name}">\n'
         parameters = call_parameters(call._arguments)
         for name, value in parameters.items():
             plain.append(text + "<")
-            plain.append(f" parameter {_parameter(name, value, write)}</")
-            text = " parameter>\n"
-        if not parameters:
+            plain.append(f"{blank}parameter {_parameter(name, value, write)}</")
+            text = f"{blank}parameter>\n"
+        if spaced and not parameters:
             text += "\n"
         plain.append(text + "</")
-        text = " invoke>\n"
+        text = f"{blank}invoke>\n"
     plain.append(text + "</")
-    plain.append(" calls>")
-    return _between(plain, dsml)
-
-
-def calls_block_v4(calls: Sequence[ToolCall], dsml: str, write: Write) -> list[str]:
-    """The block of V4 as alternating pieces."""
-    plain = ["\n\n<"]
-    text = "tool_calls>\n"
-    for call in calls:
-        plain.append(text + "<")
-        text = f'invoke name="{call._name}">\n'
-        for name, value in call_parameters(call._arguments).items():
-            plain.append(text + "<")
-            plain.append(f"parameter {_parameter(name, value, write)}</")
-            text = "parameter>\n"
-        plain.append(text + "</")
-        text = "invoke>\n"
-    plain.append(text + "</")
-    plain.append("tool_calls>")
+    plain.append(f"{block}>")
     return _between(plain, dsml)
 
 
