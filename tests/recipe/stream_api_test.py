@@ -19,11 +19,6 @@ CONSUMED_CHUNK = "protocol chunk has been consumed"
 CONSUMED_GENERATOR = "chunk generator has been consumed"
 
 
-@pytest.fixture(scope="module")
-def streams() -> Streams:
-    return Streams(recipe)
-
-
 def chat_processor(streams: Streams, **options: Any) -> recipe.StreamProcessor:
     return streams.processor(Run("chat", True, [], options))
 

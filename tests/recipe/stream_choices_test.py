@@ -13,11 +13,6 @@ import dsinfer_jax.recipe as recipe
 THINKING = {"thinking_initial_stage": "ReasoningStart"}
 
 
-@pytest.fixture(scope="module")
-def streams() -> Streams:
-    return Streams(recipe)
-
-
 def test_choices_share_one_response(streams: Streams) -> None:
     run = Run("chat", True, [], THINKING)
     processors = [

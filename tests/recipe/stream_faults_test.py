@@ -11,7 +11,6 @@ import pytest
 from stream_support import (
     DIALECTS,
     DSML,
-    TOKENIZER_JSON,
     Result,
     Run,
     Streams,
@@ -22,16 +21,6 @@ import dsinfer_jax.recipe as recipe
 
 THINKING = {"thinking_initial_stage": "ReasoningStart"}
 TAGS = {"V4": ("", "tool_calls"), "V4.1": (" ", "calls")}
-
-
-@pytest.fixture(scope="module")
-def streams() -> Streams:
-    return Streams(recipe)
-
-
-@pytest.fixture(scope="module")
-def id_streams() -> Streams:
-    return Streams(recipe, TOKENIZER_JSON)
 
 
 def call(name: str, *parameters: tuple[str, str, str], version: str = "V4.1") -> str:

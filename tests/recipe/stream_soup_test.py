@@ -5,17 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from stream_support import DIALECTS, SOUP, TOKENIZER_JSON, Run, Streams, random_cuts
+from stream_support import DIALECTS, SOUP, Run, Streams, random_cuts
 
-import dsinfer_jax.recipe
 from dsinfer_jax.recipe.inference import InferenceChunk
 
 STAGES = ["ReasoningStart", "ReasoningContinuation", "ContentContinuation", None]
-
-
-@pytest.fixture(scope="module")
-def streams() -> Streams:
-    return Streams(dsinfer_jax.recipe, TOKENIZER_JSON)
 
 
 def soup_run(rng: random.Random, longest: int) -> Run:
@@ -33,10 +27,10 @@ def soup_run(rng: random.Random, longest: int) -> Run:
     return Run(rng.choice(DIALECTS), True, pieces, options, finish, spellings=spellings)
 
 
-def check(streams: Streams, rng: random.Random, longest: int) -> None:
+def check(id_streams: Streams, rng: random.Random, longest: int) -> None:
     run = soup_run(rng, longest)
     for strict in (False, True):
-        result = streams.run(run, streams.processor(run, strict=strict))
+        result = id_streams.run(run, id_streams.processor(run, strict=strict))
         assert result.error is None, repr(run)
         assert result.finished
         finishes = {
@@ -49,29 +43,29 @@ def check(streams: Streams, rng: random.Random, longest: int) -> None:
         assert [event for event in result.joined if finishes(event)] == result.joined[-1:]
 
 
-def test_soup_never_fails(streams: Streams) -> None:
+def test_soup_never_fails(id_streams: Streams) -> None:
     for seed in range(300):
-        check(streams, random.Random(seed), longest=30)
+        check(id_streams, random.Random(seed), longest=30)
 
 
 @pytest.mark.slow
-def test_much_soup_never_fails(streams: Streams) -> None:
+def test_much_soup_never_fails(id_streams: Streams) -> None:
     for seed in range(20_000):
-        check(streams, random.Random(10**6 + seed), longest=60)
+        check(id_streams, random.Random(10**6 + seed), longest=60)
 
 
-def test_soup_without_markup_is_conserved(streams: Streams) -> None:
+def test_soup_without_markup_is_conserved(id_streams: Streams) -> None:
     """With tools off and thinking over, the only markup left is the think end."""
     options = {"parse_tool_calls": False, "thinking_initial_stage": "ContentContinuation"}
     for seed in range(200):
         rng = random.Random(seed)
         text = "".join(rng.choices(SOUP, k=rng.randint(0, 30)))
         run = Run("chat", False, random_cuts(rng, text), options)
-        message = streams.run(run).body["choices"][0]["message"]
+        message = id_streams.run(run).body["choices"][0]["message"]
         assert message["content"] == text.replace("</think>", ""), repr(run)
 
 
-def test_random_ids_never_fail(streams: Streams) -> None:
+def test_random_ids_never_fail(id_streams: Streams) -> None:
     """Bytes that are no characters, control ids and unknown ids in any order (fault R21)."""
     for seed in range(1000):
         rng = random.Random(seed)
@@ -80,21 +74,21 @@ def test_random_ids_never_fail(streams: Streams) -> None:
         run = Run(
             rng.choice(DIALECTS), True, pieces, {"thinking_initial_stage": rng.choice(STAGES)}
         )
-        result = streams.run(run)
+        result = id_streams.run(run)
         assert result.error is None
         assert result.finished
 
 
-def test_one_letter_at_a_time_is_linear_in_line_breaks(streams: Streams) -> None:
+def test_one_letter_at_a_time_is_linear_in_line_breaks(id_streams: Streams) -> None:
     """A long run of line breaks may belong to a marker: all of it waits, and all of it comes."""
     run = Run("chat", True, [], {"thinking_initial_stage": "ReasoningStart"})
-    processor = streams.processor(run)
+    processor = id_streams.processor(run)
     events = [event for _ in range(5000) for event in processor.push(InferenceChunk.text("\n"))]
     events += processor.push(InferenceChunk.text("a"))
     for _ in range(5000):
         assert processor.push(InferenceChunk.text("\n")) == []
     events += processor.push(InferenceChunk.text("b"))
-    response = streams.response("chat")
+    response = id_streams.response("chat")
     for event in events:
         response.accumulate(event)
     assert '"reasoning_content":"a' + "\\n" * 5000 + 'b"' in response.to_json()

@@ -16,11 +16,6 @@ PIECE = 16
 LARGEST_RATIO = 8.0
 
 
-@pytest.fixture(scope="module")
-def streams() -> Streams:
-    return Streams(recipe)
-
-
 def call(kind: str, value: str) -> str:
     return (
         f'<{DSML} calls>\n<{DSML} invoke name="f">\n<{DSML} parameter name="a" string="{kind}">'

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from stream_support import (
     DSML,
-    TOKENIZER_JSON,
     Result,
     Run,
     Streams,
@@ -22,16 +21,6 @@ from dsinfer_jax.recipe.stream_report import StreamReport
 
 THINKING = {"thinking_initial_stage": "ReasoningStart"}
 EOS = "<｜end▁of▁sentence｜>"
-
-
-@pytest.fixture(scope="module")
-def streams() -> Streams:
-    return Streams(recipe)
-
-
-@pytest.fixture(scope="module")
-def id_streams() -> Streams:
-    return Streams(recipe, TOKENIZER_JSON)
 
 
 def strict_run(streams: Streams, run: Run) -> tuple[Result, StreamReport]:
