@@ -73,7 +73,7 @@ def word_patterns() -> WordPatterns:
         rf"[{blanks}]+(?![^{blanks}{isolated}])",
         rf"[{blanks}]+",
         # What no split matches is a word up to the next match.
-        rf"(?:[^{blanks}{letters}{signs}{isolated}](?![{letters}]))+",
+        rf"[^{blanks}{letters}{signs}{isolated}]+(?![{letters}])",
     )
     known = "".join(f"\\U{first:08x}-\\U{end - 1:08x}" for first, end in _KNOWN_RANGES)
     return WordPatterns(re.compile("|".join(alternatives)), re.compile(f"[{known}]*"))
