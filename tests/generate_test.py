@@ -11,6 +11,7 @@ import pytest
 
 from dsinfer_jax.engine.request import Delta, FinishReason
 from dsinfer_jax.generate import main
+from dsinfer_jax.generate.chat import structured_output
 from dsinfer_jax.generate.options import DEFAULT_PROMPT, build_parser, parse
 from dsinfer_jax.generate.output import TextWriter
 from dsinfer_jax.generate.run import keep_programs
@@ -97,11 +98,6 @@ def test_bad_lines_are_named_by_number(
         ("5", "must hold a chat request or a list of messages"),
         ('{"messages": 3}', "is not a chat request"),
         ('[{"role": "wizard", "content": "hi"}]', "is not a chat request"),
-        (
-            '{"messages": [{"role": "user", "content": "hi, json"}],'
-            ' "response_format": {"type": "json_object"}}',
-            "asks for constrained output (json)",
-        ),
     ],
 )
 def test_bad_chats(
@@ -121,6 +117,45 @@ def test_a_chat_sets_only_what_it_says(tmp_path: Path) -> None:
     path.write_text(json.dumps({"messages": messages, "max_tokens": 9, "seed": 0}))
     (item,) = parse(["--chat", str(path), "--max-tokens", "7", "--seed", "4"]).prompts
     assert (item.params.max_tokens, item.params.seed, item.params.temperature) == (9, 0, 0.0)
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "trigger"),
+    [
+        ({}, None, ()),
+        ({"response_format": {"type": "json_object"}}, "json_object", (4,)),
+        (
+            {"response_format": {"type": "json_object"}, "thinking": {"type": "disabled"}},
+            "json_object",
+            (),
+        ),
+        ({"tools": [TOOL]}, "tool_calls", (9,)),
+        (
+            {"tools": [TOOL], "tool_choice": "required", "thinking": {"type": "disabled"}},
+            "tool_calls",
+            (),
+        ),
+    ],
+)
+def test_what_a_chat_demands_of_the_output(
+    tmp_path: Path, fields: dict[str, Any], kind: str | None, trigger: tuple[int, ...]
+) -> None:
+    from dsinfer_jax import demo
+    from dsinfer_jax.engine.detokenise import TextCodec
+
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "json"}], **fields}))
+    (item,) = parse(["--chat", str(path)]).prompts
+    if kind is None:
+        assert item.constraint is None
+        return
+    assert item.constraint is not None
+    output = structured_output(item.constraint, TextCodec(demo.load()[2], 0))
+    assert (output.kind, output.trigger_token_ids) == (kind, trigger)
+    assert output.after_marker is (kind == "tool_calls" and not trigger)
 
 
 def test_prompt_files_that_are_not_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -301,28 +336,33 @@ def test_json_lines_say_what_the_prefix_cache_had() -> None:
     """The second prompt is the first one up to its token 200; 70 tokens are computed again."""
     first = [3 + place % 400 for place in range(400)]
     prompts = [",".join(map(str, ids)) for ids in (first, [*first[:200], 9, *first[200:]])]
-    hits = []
-    for options in ((), ("--sync", "--prefix-cache", "off")):
-        done = generate(
-            "--prompt-ids", prompts[0], "--prompt-ids", prompts[1], "--json", "--max-tokens", "2",
-            *options,
-        )  # fmt: skip
-        results = sorted(map(json.loads, done.stdout.splitlines()), key=lambda one: one["index"])
-        hits.append([(result["cached_tokens"], result["why_miss"]) for result in results])
-    (_, (cached, miss)), off = hits
-    assert cached == 128 - 70
+    done = generate(
+        "--prompt-ids", prompts[0], "--prompt-ids", prompts[1], "--json", "--max-tokens", "2"
+    )  # fmt: skip
+    results = {result["index"]: result for result in map(json.loads, done.stdout.splitlines())}
+    assert results[0]["cached_tokens"] == 0, done.stderr
+    assert results[1]["cached_tokens"] == 128 - 70
+    miss = results[1]["why_miss"]
     assert (miss["block"], miss["part"], miss["token"]) == (1, "blocks", 200)
     assert "differs from what is stored at token 200" in miss["detail"]
-    assert [cached for cached, _ in off] == [0, 0]
 
 
 def test_a_chat_and_the_text_stream(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance", reason="the grammar extra is not installed")
     path = tmp_path / "chat.json"
-    path.write_text(json.dumps([{"role": "user", "content": "Say <think> twice."}]))
-    done = generate("--chat", str(path), "--max-tokens", "4", "--ignore-eos")
+    schema: dict[str, Any] = {"type": "object", "properties": {"n": {"enum": [1, 22]}}}
+    schema |= {"required": ["n"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    messages = [{"role": "user", "content": "Say <think> twice, in JSON."}]
+    body = {"messages": messages, "response_format": form, "thinking": {"type": "disabled"}}
+    path.write_text(json.dumps(body))
+    done = generate("--chat", str(path), "--max-tokens", "99", "--sync", "--prefix-cache", "off")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("<｜begin▁of▁sentence｜>")
-    assert "<｜User｜>Say <think> twice.<｜Assistant｜>" in done.stdout
+    prompt, answer = done.stdout.split("<｜Assistant｜>")
+    assert prompt.startswith("<｜begin▁of▁sentence｜>")
+    assert prompt.endswith("<｜User｜>Say <think> twice, in JSON.")
+    answer = answer.removeprefix("</think>").replace("\ufffd", "\r")  # how blanks are shown
+    assert json.loads(answer)["n"] in (1, 22)
 
 
 @pytest.mark.parametrize(

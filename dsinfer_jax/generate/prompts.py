@@ -26,11 +26,26 @@ class PromptError(ValueError):
 
 
 @dataclass(frozen=True)
+class ChatConstraint:
+    """What a chat demands of the output, as the protocol layer says it.
+
+    Attributes:
+        kind, schema: of the recipe's output constraint.
+        thinks: whether the output begins with thinking, which is free.
+    """
+
+    kind: str
+    schema: str
+    thinks: bool
+
+
+@dataclass(frozen=True)
 class PromptItem:
     """One prompt: plain text, token ids, or a conversation still to be encoded."""
 
     content: Union[str, list[int], "Conversation"]
     params: SamplingParams
+    constraint: ChatConstraint | None = None
 
 
 def read_prompts(
@@ -123,11 +138,12 @@ def _read_chat(path: Path, params: SamplingParams) -> PromptItem:
     except (ValueError, TypeError, ConversionError) as error:
         raise PromptError(f"{path} is not a chat request: {error}") from None
     conversation, wanted = request.conversation, request.inference_options
+    constraint = None
     if wanted.output_constraint is not None:
-        raise PromptError(
-            f"{path} asks for constrained output ({wanted.output_constraint.kind}), which the "
-            "engine cannot enforce yet; remove response_format, or the tool choice"
-        )
+        stage = request.parsing_options.thinking_initial_stage
+        thinks = stage is not None and stage.starts_in_reasoning()
+        asked = wanted.output_constraint
+        constraint = ChatConstraint(asked.kind, asked.schema, thinks)
     if any(message.image_sources for message in conversation.messages):
         raise PromptError(f"{path} has images, which the text model cannot read; remove them")
     own = {
@@ -136,7 +152,7 @@ def _read_chat(path: Path, params: SamplingParams) -> PromptItem:
         if any(body.get(key) is not None for key in keys) and getattr(wanted, name) is not None
     }
     try:
-        return PromptItem(conversation, replace(params, **own))
+        return PromptItem(conversation, replace(params, **own), constraint)
     except ValueError as error:
         raise PromptError(f"{path}: {error}") from None
 

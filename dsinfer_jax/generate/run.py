@@ -2,19 +2,20 @@
 
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.request import SamplingParams
+from dsinfer_jax.generate.chat import chat_encoder, structured_output
 from dsinfer_jax.generate.options import Job
 from dsinfer_jax.generate.output import TextStream, TextWriter, json_line, stats_lines
+from dsinfer_jax.generate.prompts import PromptItem
 from dsinfer_jax.generate.stats_view import StatsView
 
 if TYPE_CHECKING:
     from dsinfer_jax.engine.llm import LLM
-    from dsinfer_jax.recipe.conversation import Conversation
 
 _PREFILL_ROWS = 256
 _LONG_PREFILL_ROWS = 1024  # a second prefill program, worth its compilation for long prompts
@@ -45,7 +46,7 @@ def _generate(
     job: Job, llm: "LLM", prompts: list[list[int]], shown: list[str], stream: TextStream
 ) -> _Run:
     """Generate and write."""
-    params = [item.params for item in job.prompts]
+    params = [_params(item, llm) for item in job.prompts]
     writer = None if job.as_json else TextWriter(shown, [one.n for one in params], stream)
     first_token_seconds = 0.0
     failures = 0
@@ -79,7 +80,7 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
         _say(demo.DESCRIPTION)
     config, params, codec = load_model(model)
     load_seconds = time.perf_counter() - job.started
-    chat = _chat_encoder(codec.path)
+    chat = chat_encoder(codec.path)
     prompts = [
         codec.encode(content) if isinstance(content, str)
         else content if isinstance(content, list)
@@ -119,20 +120,12 @@ def keep_programs(folder: Path | None) -> None:
         _say(f"compiled programs are not kept: {folder} cannot be made ({error.strerror})")
 
 
-def _chat_encoder(tokenizer: Path) -> Callable[["Conversation"], list[int]]:
-    """Encodes conversations with a model's tokenizer, which is read when the first one comes."""
-
-    def encode(conversation: "Conversation") -> list[int]:
-        from dsinfer_jax.recipe.encoding import DeepseekV41Encoding
-        from dsinfer_jax.recipe.tokenizer import Tokenizer
-
-        encoding = DeepseekV41Encoding().with_tokenizer(Tokenizer.from_file(str(tokenizer)))
-        try:
-            return encoding.encode(conversation)
-        except RuntimeError as error:  # a control token that this tokenizer does not have
-            raise ValueError(f"{tokenizer} cannot encode the chat: {error}") from None
-
-    return encode
+def _params(item: PromptItem, llm: "LLM") -> SamplingParams:
+    """How to answer a prompt, with what its chat demands of the output."""
+    if item.constraint is None:
+        return item.params
+    assert llm.codec is not None
+    return replace(item.params, structured_output=structured_output(item.constraint, llm.codec))
 
 
 def _shown(job: Job, index: int, ids: list[int], llm: "LLM") -> str:
