@@ -45,6 +45,13 @@ class PendingGrammars:
         if compilation is not None:
             compilation.cancel()
 
+    def expired(self, now: float) -> list[Request]:
+        """Drop the requests whose deadline is before `now`, and name them."""
+        late = [one for one in self._waiting if one.deadline is not None and one.deadline < now]
+        for request in late:
+            self.drop(request)
+        return late
+
     def finished(self) -> list[tuple[Request, str | None]]:
         """Requests that wait no longer: they have a matcher, or a sentence says why not."""
         done = [request for request, work in self._waiting.items() if work.done]

@@ -365,7 +365,8 @@ class LLMEngine:
         return failed
 
     def _expire(self) -> list[Delta]:
-        late = self._scheduler.expired(time.monotonic())
+        now = time.monotonic()
+        late = self._scheduler.expired(now) + self._pending.expired(now)
         sentence = "its deadline passed before it was done; allow more time, or send less at once"
         return [self._fail(request, FinishReason.DEADLINE, sentence) for request in late]
 

@@ -97,6 +97,16 @@ def test_an_abort_while_the_grammar_is_made_leaves_nothing(tiny_llm: LLM) -> Non
     assert engine.step() == []
 
 
+def test_a_deadline_does_not_wait_for_a_grammar(tiny_llm: LLM) -> None:
+    engine = tiny_llm.engine
+    output = StructuredOutput("regex", "a{1,7}c{1,9}")
+    request = Request(0, [0, 5], replace(REGEX, structured_output=output), deadline=0.0)
+    assert engine.add_request(request) == []
+    (delta,) = engine.step()
+    assert delta.finish_reason is FinishReason.DEADLINE
+    assert not engine.has_unfinished_requests()
+
+
 def test_preempted_requests_go_on_in_their_grammars(small_llm: LLM) -> None:
     """Eight grow into a second block where nine are: those that lose their places begin again."""
     config, _, tokenizer = demo.load()
