@@ -16,12 +16,14 @@ from dsinfer_jax.recipe import (
     Tokenizer,
     ToolCall,
     ToolDefinition,
+    UserMessage,
 )
+from dsinfer_jax.recipe.conversation import ToolChoice
 from dsinfer_jax.recipe.encoding import encode_prompt
 from dsinfer_jax.recipe.rendered_prompt import new_rendered_prompt
 from dsinfer_jax.server.mock.samples import sample
 from dsinfer_jax.server.prepare import ENCODINGS
-from dsinfer_jax.server.source import InferenceJob, SourceError
+from dsinfer_jax.server.source import InferenceJob
 
 REASONING = "The answer follows from the question; 想一想."
 
@@ -51,27 +53,40 @@ def chosen_answer(conversation: Conversation, fixed: str | None) -> AssistantMes
 
 
 def output_ids(job: InferenceJob, answer: AssistantMessage, tokenizer: Tokenizer) -> list[int]:
-    """The ids of the answer after the prompt of the job; SourceError if it cannot follow it."""
+    """The ids of the answer after the prompt of the job.
+
+    They do not depend on what was said before, so a short conversation of the same kind stands for
+    that of the job.
+    """
     conversation = job.request.conversation
-    messages = list(conversation.messages)
-    if messages and messages[-1].prefix:
-        answer = _continued(messages.pop(), answer)
+    encoding = ENCODINGS[job.request.model_version]
+    before: list[Message] = [UserMessage("")]
+    begun = conversation.messages[-1:]
+    if begun and begun[0].prefix:
+        answer = _continued(begun[0], answer)
+        asked = _like(conversation, [*before, begun[0]], conversation.tool_choice)
+    else:
+        asked = _like(conversation, before, conversation.tool_choice)
+    choice: ToolChoice = "none" if conversation.tool_choice == "none" else "auto"
+    whole = encoding.render_conversation(_like(conversation, [*before, answer], choice))
+    start = encoding.render_conversation(asked).prompt
+    assert whole.prompt.startswith(start)
+    return encode_prompt(_rest(whole, len(start)), tokenizer)
+
+
+def _like(conversation: Conversation, messages: list[Message], choice: ToolChoice) -> Conversation:
+    """A conversation with other messages. `choice` "required" writes the beginning of a call."""
     asks_json = conversation.response_format == "json_object"
-    whole = ENCODINGS[job.request.model_version].render_conversation(
-        Conversation(
-            [*messages, answer],
-            thinking_mode=conversation.thinking_mode,
-            tools=conversation.tools,
-            tool_choice="none" if conversation.tool_choice == "none" else "auto",
-            reasoning_effort=conversation.reasoning_effort,
-            response_format="json_object" if asks_json else "text",
-            response_schema=conversation.response_schema,
-            response_regex=conversation.response_regex,
-        )
+    return Conversation(
+        messages,
+        thinking_mode=conversation.thinking_mode,
+        tools=conversation.tools,
+        tool_choice=choice,
+        reasoning_effort=conversation.reasoning_effort,
+        response_format="json_object" if asks_json else "text",
+        response_schema=conversation.response_schema,
+        response_regex=conversation.response_regex,
     )
-    if not whole.prompt.startswith(job.prompt.prompt):
-        raise SourceError("The mock has no answer that continues this prompt.")
-    return encode_prompt(_rest(whole, len(job.prompt.prompt)), tokenizer)
 
 
 def _continued(begun: Message, answer: AssistantMessage) -> AssistantMessage:
