@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from live import MODEL, Live
+from live import MODEL, Live, until
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -205,7 +205,8 @@ def test_the_sdk_tries_again_when_told_to(mock: Live) -> None:
             messages=[user("Hi.")],
             extra_headers={"x-dsinfer-fault": "status-429:0.1"},
         )
-    assert mock.app.state.service.metrics.requests["chat", "refused", 429] == before + 2
+    requests = mock.app.state.service.metrics.requests
+    until(lambda: requests["chat", "refused", 429] == before + 2)
 
 
 def test_bad_requests(client: OpenAI) -> None:

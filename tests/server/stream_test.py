@@ -118,7 +118,7 @@ def test_a_client_that_leaves_stops_the_source(dialect: str, stream: bool) -> No
         until(lambda: live.app.state.admission.running == 0, seconds=1)
         service = live.app.state.service
         until(lambda: service.metrics.requests[dialect, "client_gone", 499] == 1)
-        assert live.app.state.admission.body_bytes == 0
+        until(lambda: live.app.state.admission.body_bytes == 0)
 
 
 def _leave(connection: http.client.HTTPConnection) -> None:
@@ -136,7 +136,7 @@ def test_a_client_that_leaves_while_it_sends() -> None:
             client.close()
         service = live.app.state.service
         until(lambda: service.metrics.requests["messages", "client_gone", 499] == 20)
-        assert service.admission.body_bytes == 0
+        until(lambda: service.admission.body_bytes == 0)
 
 
 def test_a_slow_reader_holds_its_source_back_and_is_given_up() -> None:
@@ -385,5 +385,5 @@ def test_a_storm_of_clients_that_leave_leaves_nothing_behind() -> None:
             thread.join()
         until(lambda: source.running == 0, seconds=3)
         until(lambda: live.app.state.admission.running == 0)
-        assert live.app.state.admission.body_bytes == 0
+        until(lambda: live.app.state.admission.body_bytes == 0)
         assert live.get("/health").status == 200

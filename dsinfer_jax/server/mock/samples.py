@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-DEEPEST = 8  # levels after which optional members are left out, so that recursive schemas end
+DEEP = 4  # levels after which optional members and items are left out: recursive schemas end
+DEEPEST = 16  # levels after which a schema has no end
 TEXT = "sämple 例"  # not ASCII, so that clients are tried with characters of several bytes
 
 
@@ -35,10 +36,10 @@ def _of_type(kind: Any, schema: dict[str, Any], root: Any, depth: int) -> Any:
     if kind == "object":
         properties = schema.get("properties", {})
         required = schema.get("required", [])
-        names = required if depth >= DEEPEST else properties
+        names = required if depth >= DEEP else properties
         return {name: sample(properties.get(name), root, depth + 1) for name in names}
     if kind == "array":
-        number = max(1 if depth < DEEPEST else 0, schema.get("minItems", 0))
+        number = max(1 if depth < DEEP else 0, schema.get("minItems", 0))
         return [sample(schema.get("items"), root, depth + 1) for _ in range(number)]
     if kind == "string":
         return TEXT.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
