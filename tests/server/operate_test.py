@@ -113,3 +113,13 @@ def test_without_opentelemetry_there_are_no_spans(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
     with Tracer().span(RequestRecord("a", "chat", "POST", "/"), {}):
         pass
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    with running(create_mock_app()) as live:
+        reply = live.get("/")
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    page = reply.body.decode()
+    assert "status.json" in page
+    for outside in ("http://", "https://", "//cdn", "@import", "src="):
+        assert outside not in page
