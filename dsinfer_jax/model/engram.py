@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dsinfer_jax.config import EngramConfig, ModelConfig
-from dsinfer_jax.kernels import block_formats
-from dsinfer_jax.model.numerics import Numerics, dequantise, rows_product
+from dsinfer_jax.model.numerics import Numerics, dequantise, dequantised_rows, rows_product
 from dsinfer_jax.model.params import EngramParams, HashParams
 from dsinfer_jax.model.plan import Plan, RowIndex
 
@@ -138,9 +137,8 @@ def engram(
     numerics: Numerics,
 ) -> Engram:
     """Add the gated memory of each row's n-grams to its streams. Image rows stay unchanged."""
-    read = block_formats.decode_e4m3_rows(
-        params.embed.weight[rows], params.embed.scale[rows], numerics.dtype
-    ).reshape(rows.shape[0], -1)
+    stored = jax.tree.map(lambda leaf: leaf[rows], params.embed)
+    read = dequantised_rows(stored, numerics.dtype).reshape(rows.shape[0], -1)
     projected = numerics.store(rows_product(read, dequantise(params.wkv, numerics.dtype)))
     projected = projected.reshape(rows.shape[0], config.hc_mult + 1, config.hidden_size)
     keys, value = projected[:, :-1].astype(jnp.float32), projected[:, -1:].astype(jnp.float32)

@@ -69,9 +69,21 @@ UNFUSED = replace(RUNTIME, fused_attention=False)
 POLICIES = {policy.name: policy for policy in (EXACT, RUNTIME, REFERENCE)}
 
 
-def dequantise(weight: Quantised, dtype: jnp.dtype) -> Array:
-    """An e4m3 matrix [..., out, in] in a compute type; exact in bf16."""
+def dequantise(weight: Quantised | Array, dtype: jnp.dtype) -> Array:
+    """An e4m3 matrix [..., out, in] in a compute type; exact in bf16.
+
+    In a tree that is being trained a float matrix stands in the place of the stored format.
+    """
+    if not isinstance(weight, Quantised):
+        return weight.astype(dtype)
     return block_formats.decode_e4m3_matrix(weight.weight, weight.scale, dtype)
+
+
+def dequantised_rows(rows: Quantised | Array, dtype: jnp.dtype) -> Array:
+    """Rows of an e4m3 table, each with its own scales, in a compute type; see `dequantise`."""
+    if not isinstance(rows, Quantised):
+        return rows.astype(dtype)
+    return block_formats.decode_e4m3_rows(rows.weight, rows.scale, dtype)
 
 
 def rows_product(x: Array, weight: Array) -> Array:

@@ -1,0 +1,400 @@
+"""The model in trainable form: whole documents at once, float weights, hard choices made smooth.
+
+Everything that works row by row is the engine's own code (`dsinfer_jax.model`) in float32. Three
+things have a form of their own here, because the engine's reads caches and leaves out what is not
+chosen: attention over a whole batch of rows, the choice of keys with a loss that teaches the
+indexer, and experts in slots of fixed size.
+
+A batch is [batch, length] tokens; a row holds documents one after another, each beginning at an
+even place, so that pairs of ratio 2 never cross documents.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.tree_util import register_dataclass
+
+from dsinfer_jax.config import LayerSpec, ModelConfig
+from dsinfer_jax.model.attention import low_rank_query, output_projection, window_keys_of
+from dsinfer_jax.model.compressor import pool_pair
+from dsinfer_jax.model.engram import engram, fold_tokens, table_rows
+from dsinfer_jax.model.forward import embed, head
+from dsinfer_jax.model.moe import route, router_scores, shared_expert, swiglu
+from dsinfer_jax.model.numerics import (
+    EXACT,
+    product_bf16,
+    product_float,
+    product_fp8,
+    rms_norm,
+)
+from dsinfer_jax.model.observe import unobserved
+from dsinfer_jax.model.params import ExpertParams, LayerParams, Params, at_layer
+from dsinfer_jax.model.rotary import inverse_frequencies, rotate
+from dsinfer_jax.model.trunk import Trunk, entry_mixes, first_trunk, sublayer_input, write_back
+
+Array = jax.Array
+FAR = -1e30  # a logit that is never chosen; finite, so that gradients are
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Batch:
+    """Rows of documents.
+
+    Attributes:
+        token_ids: [batch, length] int32.
+        positions: [batch, length] int32, from 0 in each document.
+        document: [batch, length] int32, equal within a document; -1 on padding.
+        loss_weight: [batch, length] float32, of predicting the *next* token.
+    """
+
+    token_ids: Array
+    positions: Array
+    document: Array
+    loss_weight: Array
+
+
+@dataclass(frozen=True)
+class Form:
+    """How hard choices are made.
+
+    Attributes:
+        sparse: attend to the chosen keys only; otherwise to all, while the indexer learns.
+        expert_slots: rows that an expert takes, as a multiple of its fair share; the rest is lost.
+    """
+
+    sparse: bool
+    expert_slots: float = 1.5
+
+
+class Losses(NamedTuple):
+    """What a forward pass says beside logits."""
+
+    index: Array  # [] how far the indexers are from the attention they stand for, in nats
+    index_recall: Array  # [] share of attention that falls on the chosen keys
+    expert_load: Array  # [layers, experts] share of pairs; 1 / experts when even
+    dropped: Array  # [] share of pairs that found no slot
+
+
+class Selection(NamedTuple):
+    """Of one index source, for the layers up to the next one: all [batch, length, keys]."""
+
+    visible: Array  # bool
+    chosen: Array  # bool: of those the ones that the indexer picks
+    log_scores: Array  # log-softmax of the index scores over visible keys
+    candidates: Array | None  # bool
+
+
+@dataclass
+class Run:
+    """One forward pass while it is traced."""
+
+    batch: Batch
+    config: ModelConfig
+    form: Form
+    trunk: Trunk
+    keys: dict[int, Array] = field(default_factory=dict)  # rotated, by source [batch, keys, width]
+    latents: Array | None = None  # of the last source, before rotation
+    selection: Selection | None = None
+    attended: list[Array] = field(default_factory=list)  # by the layers since the last index source
+    index_losses: list[Array] = field(default_factory=list)
+    recalls: list[Array] = field(default_factory=list)
+
+
+def forward(params: Params, batch: Batch, config: ModelConfig, form: Form) -> tuple[Array, Losses]:
+    """Logits [batch, length, vocab] of every row, and losses.
+
+    Args:
+        params: the engine's tree with float32 matrices in the places of stored formats.
+    """
+    rows = batch.token_ids.size
+    valid = (batch.document >= 0).reshape(-1)
+    no_image = jnp.zeros(rows, bool)
+    embedded = embed(batch.token_ids.reshape(-1), valid, params, EXACT)
+    memory_rows = _memory_rows(params, batch, config)
+    run = Run(batch, config, form, first_trunk(embedded, config))
+    loads, dropped = [], []
+    for spec in config.layers:
+        if spec.engram is not None:
+            memory = engram(
+                run.trunk.streams, memory_rows[spec.engram], no_image, params.engrams[spec.engram],
+                config, EXACT,
+            )  # fmt: skip
+            run.trunk = run.trunk._replace(streams=memory.streams)
+        weights = at_layer(params.layers, spec.index)
+        if spec.owns_kv:
+            _compress(run, spec, params, weights)
+        if spec.owns_index:
+            _close_selection(run)
+            run.selection = _select(run, spec, params, weights)
+        _attention(run, spec, weights)
+        load, lost = _experts(run, spec, weights, at_layer(params.experts, spec.index))
+        loads.append(load)
+        dropped.append(lost)
+    _close_selection(run)
+    logits = head(run.trunk, params, config, EXACT, unobserved)
+    losses = Losses(
+        index=jnp.mean(jnp.stack(run.index_losses)),
+        index_recall=jnp.mean(jnp.stack(run.recalls)),
+        expert_load=jnp.stack(loads),
+        dropped=jnp.mean(jnp.stack(dropped)),
+    )
+    return logits.reshape(*batch.token_ids.shape, -1), losses
+
+
+def _memory_rows(params: Params, batch: Batch, config: ModelConfig) -> tuple[Array, ...]:
+    if config.engram is None or params.hashes is None:
+        return ()
+    count = config.engram.max_ngram_size
+    tokens = [jnp.roll(batch.token_ids, back, axis=1) for back in range(count)]
+    exists = batch.positions[..., None] >= jnp.arange(count)
+    ngrams = fold_tokens(
+        jnp.stack(tokens, axis=-1).reshape(-1, count), exists.reshape(-1, count), params.hashes
+    )
+    return table_rows(ngrams, params.hashes, config.engram)
+
+
+def _attention_input(run: Run, weights: LayerParams) -> Array:
+    return sublayer_input(run.trunk, weights.attn_norm, weights.hc_attn, run.config, EXACT)
+
+
+def _compress(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> None:
+    """Compressed keys of a source: of every row for ratio 1, of every pair for ratio 2."""
+    config, batch_size = run.config, run.batch.token_ids.shape[0]
+    assert params.compressors is not None
+    h = _attention_input(run, weights)
+    source = config.kv_source_layer_ids.index(spec.index)
+    values = product_float(h, params.compressors.wkv[source], EXACT)
+    if spec.ratio == 2:
+        assert params.compressors.wgate is not None
+        number = config.kv_sources(2).index(spec.index)
+        gates = product_float(h, params.compressors.wgate[number], EXACT)
+        state = jnp.stack([gates, values], axis=1)  # [rows, 2, head_dim]
+        values = pool_pair(state[0::2], state[1::2])
+    latents = rms_norm(values, params.compressors.norm[source], config.rms_norm_eps, EXACT)
+    run.latents = latents.reshape(batch_size, -1, config.head_dim)
+    run.keys[spec.index] = _rotated_keys(run, run.latents, spec)
+
+
+def _rotated_keys(run: Run, values: Array, spec: LayerSpec) -> Array:
+    """Keys [batch, keys, width] rotated at the first position of their groups."""
+    positions = run.batch.positions[:, :: spec.ratio].reshape(-1)
+    frequencies = inverse_frequencies(run.config, spec.ratio)
+    flat = rotate(values.reshape(-1, values.shape[-1]), positions, frequencies)
+    return flat.reshape(values.shape)
+
+
+def _visible(batch: Batch, ratio: int) -> Array:
+    """Which keys a row may see: of complete groups of its own document, up to itself."""
+    place = jnp.arange(batch.token_ids.shape[1])
+    last = place[ratio - 1 :: ratio]
+    same = batch.document[:, :, None] == batch.document[:, None, ratio - 1 :: ratio]
+    return same & (last <= place[:, None]) & (batch.document >= 0)[:, :, None]
+
+
+def _select(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> Selection:
+    """Index scores and what they choose. No gradient flows into the rest of the model."""
+    config, batch = run.config, run.batch
+    size, length = batch.token_ids.shape
+    assert params.indexers is not None and params.index_keys is not None
+    assert run.latents is not None
+    h = lax.stop_gradient(_attention_input(run, weights))
+    query = lax.stop_gradient(low_rank_query(h, weights.attention, config, EXACT))
+    source = config.index_source_layer_ids.index(spec.index)
+    heads = product_fp8(query, at_layer(params.indexers.wq_b, source), EXACT)
+    heads = heads.reshape(-1, config.index_n_heads, config.index_head_dim)
+    heads = rotate(heads, batch.positions.reshape(-1), inverse_frequencies(config, spec.ratio))
+    head_weights = product_bf16(h, params.indexers.weights_proj[source], EXACT)
+
+    number = config.index_k_source_layer_ids.index(spec.index_k_source)
+    latents = lax.stop_gradient(run.latents).reshape(-1, config.head_dim)
+    keys = product_bf16(latents, params.index_keys.wk[number], EXACT)
+    keys = rms_norm(keys, params.index_keys.k_norm[number], config.rms_norm_eps, EXACT)
+    keys = _rotated_keys(run, keys.reshape(size, -1, config.index_head_dim), spec)
+
+    products = jnp.einsum("bthd,bkd->bthk", heads.reshape(size, length, *heads.shape[1:]), keys)
+    scores = jnp.einsum(
+        "bthk,bth->btk", jnp.maximum(products, 0), head_weights.reshape(size, length, -1)
+    )
+    visible = _visible(batch, spec.ratio)
+    scores = jnp.where(visible, scores, FAR)
+    candidates = run.selection.candidates if run.selection else None
+    allowed = visible
+    if spec.candidates == "restricted":
+        assert candidates is not None
+        allowed = visible & candidates
+    chosen = allowed & _largest(jnp.where(allowed, scores, FAR), config.index_topk)
+    if spec.candidates == "source":
+        candidates = _candidates(scores, visible, config)
+    return Selection(visible, chosen, jax.nn.log_softmax(scores, axis=-1), candidates)
+
+
+def _largest(scores: Array, count: int) -> Array:
+    """The `count` largest of the last axis, the first of equals: bool like `scores`."""
+    if count >= scores.shape[-1]:
+        return jnp.ones(scores.shape, bool)
+    scores = lax.stop_gradient(scores) + 0.0
+    threshold = lax.top_k(scores, count)[0][..., -1:]
+    above, equal = scores > threshold, scores == threshold
+    wanted = count - jnp.sum(above, axis=-1, keepdims=True)
+    return above | (equal & (jnp.cumsum(equal, axis=-1) <= wanted))
+
+
+def _candidates(scores: Array, visible: Array, config: ModelConfig) -> Array:
+    """Keys of the best blocks; a block counts as its best key, the newest one always stays.
+
+    Blocks are counted from the beginning of the row, which is the document's only if it is alone.
+    """
+    size, keys = config.candidate_block_size, scores.shape[-1]
+    padding = ((0, 0), (0, 0), (0, -keys % size))
+    padded = jnp.pad(scores, padding, constant_values=FAR)
+    maxima = jnp.max(padded.reshape(*scores.shape[:2], -1, size), axis=-1)
+    seen = jnp.pad(visible, padding)
+    last_visible = jnp.max(jnp.where(seen, jnp.arange(seen.shape[-1]), -1), axis=-1)
+    newest = jnp.arange(maxima.shape[-1]) == (last_visible // size)[..., None]
+    kept = _largest(jnp.where(newest, jnp.inf, maxima), config.candidate_topk_blocks)
+    return jnp.repeat(kept, size, axis=-1)[..., :keys]
+
+
+def _close_selection(run: Run) -> None:
+    """Compare the last indexer with the attention of the layers that used it."""
+    if run.selection is None or not run.attended:
+        return
+    share = lax.stop_gradient(sum(run.attended[1:], start=run.attended[0]))
+    mass = jnp.sum(share, axis=-1, keepdims=True)
+    share = share / jnp.maximum(mass, 1e-9)
+    matters = (mass[..., 0] > 1e-6).astype(jnp.float32)
+    count = jnp.maximum(jnp.sum(matters), 1)
+    entropy = -jnp.sum(share * jnp.log(jnp.maximum(share, 1e-30)), axis=-1)
+    cross = -jnp.sum(jnp.where(share > 0, share * run.selection.log_scores, 0), axis=-1)
+    run.index_losses.append(jnp.sum((cross - entropy) * matters) / count)
+    kept = jnp.sum(jnp.where(run.selection.chosen, share, 0), axis=-1)
+    run.recalls.append(jnp.sum(kept * matters) / count)
+    run.attended = []
+
+
+def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
+    config, batch = run.config, run.batch
+    size, length = batch.token_ids.shape
+    params, positions = weights.attention, batch.positions.reshape(-1)
+    mixes = entry_mixes(run.trunk, weights.hc_attn, "attn", config, unobserved, spec.index)
+    h = _attention_input(run, weights)
+    frequencies = inverse_frequencies(config, spec.ratio)
+    query = low_rank_query(h, params, config, EXACT)
+    heads = product_fp8(query, params.wq_b, EXACT)
+    heads = heads.reshape(-1, config.num_attention_heads, config.head_dim)
+    heads = rotate(heads, positions, frequencies) * config.head_dim**-0.5
+    heads = heads.reshape(size, length, *heads.shape[1:])
+    window = window_keys_of(h, positions, params, frequencies, config, EXACT)
+    window = window.reshape(size, length, -1)
+
+    pieces = [_window_scores(heads, window, batch, config.sliding_window)]
+    if spec.ratio:
+        assert run.selection is not None
+        open_keys = run.selection.chosen if run.form.sparse else run.selection.visible
+        scores = jnp.einsum("bthd,bkd->bthk", heads, run.keys[spec.kv_source])
+        pieces.append(jnp.where(open_keys[:, :, None], scores, FAR))
+    shares = _softmax_with_sink(pieces, params.attn_sink)
+    context = _window_values(shares[0], window)
+    if spec.ratio:
+        context = context + jnp.einsum("bthk,bkd->bthd", shares[1], run.keys[spec.kv_source])
+        run.attended.append(jnp.mean(shares[1], axis=2))
+    y = output_projection(
+        context.reshape(-1, *context.shape[2:]), positions, params, frequencies, spec.index,
+        config, EXACT, unobserved,
+    )  # fmt: skip
+    run.trunk = write_back(y, run.trunk, mixes, EXACT)
+
+
+def _softmax_with_sink(pieces: list[Array], sink: Array) -> list[Array]:
+    """One softmax over all pieces [batch, length, heads, n] and a sink logit without a value."""
+    maxima = [jnp.max(piece, axis=-1) for piece in pieces]
+    largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.stack(maxima), axis=0), sink))[..., None]
+    weights = [jnp.exp(piece - largest) for piece in pieces]
+    total = jnp.exp(sink[:, None] - largest)
+    for weight in weights:
+        total = total + jnp.sum(weight, axis=-1, keepdims=True)
+    return [weight / total for weight in weights]
+
+
+def _bands(keys: Array, window: int) -> Array:
+    """[batch, length, width] -> [batch, blocks, 2 window, width]: each block after the one before.
+
+    Before the first block lie zeros.
+    """
+    blocks = keys.reshape(keys.shape[0], -1, window, keys.shape[-1])
+    before = jnp.pad(blocks, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, :-1]
+    return jnp.concatenate([before, blocks], axis=2)
+
+
+def _window_scores(heads: Array, keys: Array, batch: Batch, window: int) -> Array:
+    """Logits [batch, length, heads, 2 window] of each row's band; `window` divides the length."""
+    size, length, count, width = heads.shape
+    blocked = heads.reshape(size, -1, window, count, width)
+    scores = jnp.einsum("bnqhd,bnkd->bnqhk", blocked, _bands(keys, window))
+    distance = jnp.arange(window)[:, None] + window - jnp.arange(2 * window)  # row minus key
+    near = (distance >= 0) & (distance < window)
+    document = (batch.document + 1)[..., None]  # 0: padding, and what lies before the row
+    of_row = document.reshape(size, -1, window, 1)
+    of_key = jnp.swapaxes(_bands(document, window), 2, 3)
+    open_keys = near & (of_row == of_key) & (of_row > 0)
+    return jnp.where(open_keys[:, :, :, None], scores, FAR).reshape(size, length, count, -1)
+
+
+def _window_values(shares: Array, keys: Array) -> Array:
+    size, length, count, band = shares.shape
+    blocked = shares.reshape(size, -1, band // 2, count, band)
+    values = jnp.einsum("bnqhk,bnkd->bnqhd", blocked, _bands(keys, band // 2))
+    return values.reshape(size, length, count, -1)
+
+
+def _experts(
+    run: Run, spec: LayerSpec, weights: LayerParams, experts: ExpertParams
+) -> tuple[Array, Array]:
+    """The mixture sub-layer; returns each expert's share of the pairs and the share dropped."""
+    config = run.config
+    mixes = entry_mixes(run.trunk, weights.hc_ffn, "ffn", config, unobserved, spec.index)
+    h = sublayer_input(run.trunk, weights.ffn_norm, weights.hc_ffn, config, EXACT)
+    scores = router_scores(product_float(h, weights.gate.weight, EXACT))
+    routing = route(
+        scores, lax.stop_gradient(weights.gate.bias), config.num_experts_per_tok,
+        config.routed_scaling_factor,
+    )  # fmt: skip
+    valid = (run.batch.document >= 0).reshape(-1)
+    y, load, dropped = _routed(h, valid, routing.experts, routing.weights, experts, run)
+    if weights.shared_expert is not None:
+        y = y + shared_expert(h, weights.shared_expert, config, EXACT)
+    run.trunk = write_back(y, run.trunk, mixes, EXACT)
+    return load, dropped
+
+
+def _routed(
+    h: Array, valid: Array, chosen: Array, weights: Array, experts: ExpertParams, run: Run
+) -> tuple[Array, Array, Array]:
+    """Pairs go to slots of their experts in order; what does not fit is lost, in training only."""
+    config = run.config
+    rows, choices = chosen.shape
+    count = config.n_routed_experts
+    slots = min(int(rows * choices / count * run.form.expert_slots) // 8 * 8 + 8, rows)
+    pair_expert = jnp.where(valid[:, None], chosen, count).reshape(-1)
+    member = pair_expert[:, None] == jnp.arange(count)
+    rank = jnp.sum(jnp.where(member, jnp.cumsum(member, axis=0), 0), axis=1) - 1
+    fits = (pair_expert < count) & (rank < slots)
+    place = jnp.where(fits, pair_expert * slots + rank, count * slots)
+    pairs = jnp.arange(rows * choices)
+    source = jnp.full(count * slots, rows * choices).at[place].set(pairs, mode="drop")
+    x = h.at[source // choices].get(mode="fill", fill_value=0).reshape(count, slots, -1)
+
+    def product(x: Array, matrix: Array) -> Array:
+        return jnp.einsum("esi,eoi->eso", x, matrix)
+
+    w1, w2, w3 = (jnp.asarray(getattr(experts, name)) for name in ("w1", "w2", "w3"))
+    hidden = swiglu(product(x, w1), product(x, w3), config.swiglu_limit)
+    output = product(hidden, w2).reshape(count * slots, -1)
+    by_pair = output.at[place].get(mode="fill", fill_value=0) * weights.reshape(-1)[:, None]
+    load = jnp.sum(member, axis=0) / jnp.maximum(jnp.sum(pair_expert < count), 1)
+    dropped = jnp.mean(((pair_expert < count) & ~fits).astype(jnp.float32))
+    return jnp.sum(by_pair.reshape(rows, choices, -1), axis=1), load, dropped
