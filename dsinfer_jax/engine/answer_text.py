@@ -43,7 +43,7 @@ class AnswerText:
         return new
 
     def _until_stop(self, text: str, last: bool) -> str:
-        if self.tokens <= self._least:
+        if not self._stops or self.tokens <= self._least:
             return text
         pending = self._held + text
         found = [(pending.find(stop) + len(stop), -len(stop), stop) for stop in self._stops

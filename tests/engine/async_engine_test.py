@@ -192,8 +192,7 @@ def test_a_late_reader_holds_one_merged_delta_and_no_step_waits_for_it() -> None
     async def use(engine: AsyncEngine) -> None:
         deltas = engine.generate([0, 5], replace(PARAMS, n=3))
         first = await anext(deltas)
-        await until(lambda: not scripted.running)  # while nobody reads
-        await asyncio.sleep(0.01)
+        await until(lambda: not engine._readers)  # all is there, and nobody reads
         rest = [delta async for delta in deltas]
         assert len(rest) <= 3
         for delta in rest:
@@ -214,9 +213,11 @@ def test_a_blocked_event_loop_stops_no_step() -> None:
         deltas = engine.generate([0, 5], PARAMS)
         await anext(deltas)
         before = scripted.steps
-        time.sleep(0.2)
+        end = time.monotonic() + 20
+        while scripted.steps < before + 30:
+            assert time.monotonic() < end
+            time.sleep(0.001)
         made = scripted.steps - before
-        assert made > 20
         merged = await anext(deltas)
         if len(merged.token_ids) < made - 1:  # the first of them was on its way already
             merged = await anext(deltas)
@@ -241,7 +242,7 @@ def test_the_loop_is_woken_once_for_all_requests_of_a_step(monkeypatch: pytest.M
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
         await asyncio.gather(*(whole(engine, [0, 5]) for _ in range(64)))
-        assert 50 < calls.count("engine steps") <= scripted.steps
+        assert 0 < calls.count("engine steps") <= scripted.steps
 
     served(scripted.llm(), use)
 
@@ -251,12 +252,15 @@ def test_nothing_runs_while_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def use(engine: AsyncEngine) -> None:
         await whole(engine, [0, 5])
-        await until(lambda: not engine._thread._commands.qsize())
-        await asyncio.sleep(0.01)
-        calls = []
+        calls: list[int] = []
         monkeypatch.setattr(scripted, "has_unfinished_requests", lambda: calls.append(1))
-        await asyncio.sleep(0.1)
-        assert calls == []
+
+        async with asyncio.timeout(20):
+            while True:
+                calls.clear()
+                await asyncio.sleep(0.1)
+                if not calls:
+                    break
         monkeypatch.undo()
         assert engine.snapshot() == {"steps": scripted.steps}
 
@@ -264,19 +268,22 @@ def test_nothing_runs_while_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_failed_step_ends_everybody_with_a_sentence() -> None:
+    together: list[int] = []  # steps that all have seen
+
     def fail(step: int) -> None:
-        if step == 3:
+        if len(scripted.running) == 5:
+            together.append(step)
+        if len(together) == 3:
             raise ArithmeticError("the device\nis gone")
 
-    scripted = ScriptedEngine(LONG, before_step=fail)
+    scripted = ScriptedEngine([5] * 100_000, before_step=fail, seconds=0.001)
 
     async def use(engine: AsyncEngine) -> None:
         parts = await asyncio.gather(*(whole(engine, [0, 5]) for _ in range(5)))
         sentence = "the engine has failed (ArithmeticError: the device is gone); restart it"
-        assert any(output.token_ids for (output,) in parts)
         for (output,) in parts:
             assert (output.finish_reason, output.error) == (FinishReason.ERROR, sentence)
-            assert output.token_ids == LONG[: len(output.token_ids)]
+            assert len(output.token_ids) >= 2
         assert engine.unavailable == sentence
         with pytest.raises(EngineUnavailableError, match="the device is gone") as refusal:
             await whole(engine, [0, 5])
@@ -315,7 +322,7 @@ def test_closing_ends_what_runs() -> None:
             await whole(engine, [0, 5])
         async with engine:
             tasks = [asyncio.create_task(whole(engine, [0, 5])) for _ in range(3)]
-            await until(lambda: scripted.steps > 5)
+            await until(lambda: len(scripted.running) == 3)
         for (output,) in await asyncio.gather(*tasks):
             assert output.finish_reason is FinishReason.ABORT
             assert output.error == "the engine was closed before the request was done"
@@ -362,6 +369,24 @@ def test_other_loops_and_other_users_are_refused() -> None:
 
     served(llm, use)
     assert llm.generate([[0, 5]], PARAMS)[0].token_ids == LONG
+
+
+def test_fields_reach_the_engine_and_numbers_do_not_leave_it() -> None:
+    scripted = ScriptedEngine([5] * 100_000)
+    fields: dict[str, Any] = {"priority": -1, "deadline": time.monotonic() + 9, "tenant": "x"}
+
+    async def use(engine: AsyncEngine) -> None:
+        await whole(engine, [0, 5], replace(PARAMS, max_tokens=2))
+        deltas = engine.generate([0, 5], replace(PARAMS, n=2, seed=7), **fields)
+        assert (await anext(deltas)).index == 0
+        first, second = scripted.running
+        for request in (first, second):
+            assert {name: getattr(request, name) for name in fields} == fields
+        assert first.index == second.index > 0
+        assert first.seed == 7 != second.seed
+        await deltas.aclose()
+
+    served(scripted.llm(), use)
 
 
 @pytest.mark.parametrize(
