@@ -120,14 +120,14 @@ def measure(streams: int, tokens: int, delay: float, rounds: int) -> dict[str, A
     """Run all rounds against one server; figures of each."""
     process, port = start(delay, streams)
     assert process.stderr is not None
-    drain = asyncio.to_thread  # the log must be read, or the server would wait for its reader
     log = process.stderr
     results = []
     try:
         idle = memory(process, "VmRSS")
 
         async def all_rounds() -> None:
-            reading = asyncio.ensure_future(drain(log.read))
+            # somebody must read the log, or the server would wait for its reader
+            reading = asyncio.ensure_future(asyncio.to_thread(log.read))
             for _ in range(rounds):
                 used = cpu_seconds(process)
                 result = await run_round(port, streams, tokens)

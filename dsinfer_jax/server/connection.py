@@ -50,28 +50,22 @@ class Body:
 async def read_body(
     receive: Receive, body: Body, settings: ServerSettings, refused: RequestError | None = None
 ) -> None:
-    """Read the whole body. Raises RequestError 408, 413 or 429, ClientGone, and `refused` at last.
+    """Read the whole body. Raises RequestError 413 or 429, ClientGone, and `refused` at last.
 
     The body of a request that is refused is read to its end without being kept, up to four times
     the limit, because many clients read no response before they have sent everything.
     """
     seen = 0
-    try:
-        async with asyncio.timeout(settings.body_timeout):
-            more = True
-            while more and seen <= 4 * settings.max_body:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                part = message.get("body", b"")
-                more = message.get("more_body", False)
-                seen += len(part)
-                if refused is None:
-                    refused = _keep(part, seen, body, settings)
-    except TimeoutError:
-        raise RequestError(
-            408, f"The request body did not arrive within {settings.body_timeout:g} seconds."
-        ) from None
+    more = True
+    while more and seen <= 4 * settings.max_body:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        more = message.get("more_body", False)
+        seen += len(part)
+        if refused is None:
+            refused = _keep(part, seen, body, settings)
     if refused is not None:
         raise refused
 

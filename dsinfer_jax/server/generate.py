@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from time import time
 from typing import Any
@@ -105,16 +105,12 @@ class Endpoint:
             exchange.record.tenant = service.keys.tenant(exchange.headers)
         except RequestError as error:
             refused = error
-        await read_body(receive, body, service.settings, refused)
+        with service.admission.reading() as ticket:
+            async with _deadline(ticket, service, _late_body):
+                await read_body(receive, body, service.settings, refused)
         with service.admission.admit() as ticket:
-            timeout = ticket.timeout()
-            try:
-                async with timeout:
-                    await self.work(exchange, body.take(), ticket, receive)
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
-                raise _past_deadline(service) from None
+            async with _deadline(ticket, service, _late_answer):
+                await self.work(exchange, body.take(), ticket, receive)
 
     async def work(self, exchange: Exchange, raw: bytes, ticket: Ticket, receive: Receive) -> None:
         """Read the body and generate."""
@@ -255,9 +251,28 @@ class Exchange:
         return await asyncio.to_thread(work, *arguments)
 
 
-def _past_deadline(service: Service) -> RequestError:
-    if service.admission.draining:
-        return RequestError(503, DRAINING, service.settings.retry_after)
+@asynccontextmanager
+async def _deadline(
+    ticket: Ticket, service: Service, late: Callable[[ServerSettings], RequestError]
+) -> AsyncIterator[None]:
+    """End the block at the deadline of a ticket with the error that fits."""
+    timeout = ticket.timeout()
+    try:
+        async with timeout:
+            yield
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        if service.admission.draining:
+            raise RequestError(503, DRAINING, service.settings.retry_after) from None
+        raise late(service.settings) from None
+
+
+def _late_body(settings: ServerSettings) -> RequestError:
     return RequestError(
-        504, f"The request took longer than {service.settings.request_timeout:g} seconds."
+        408, f"The request body did not arrive within {settings.body_timeout:g} seconds."
     )
+
+
+def _late_answer(settings: ServerSettings) -> RequestError:
+    return RequestError(504, f"The request took longer than {settings.request_timeout:g} seconds.")

@@ -19,7 +19,7 @@ DRAINING = "The server is shutting down; try again at another one."
 
 
 class Ticket:
-    """The right to run one request until `deadline` (on `time.monotonic`)."""
+    """The right to do something until `deadline` (on `time.monotonic`)."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
@@ -51,6 +51,7 @@ class Admission:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._tickets: set[Ticket] = set()
+        self._readers: set[Ticket] = set()  # of requests whose bodies are still coming
         self.body_bytes = 0
         self.draining = False
 
@@ -65,12 +66,14 @@ class Admission:
             raise RequestError(503, DRAINING, self._settings.drain_timeout)
         if self.running >= self._settings.max_running:
             raise RequestError(429, FULL, self._settings.retry_after)
-        ticket = Ticket(monotonic() + self._settings.request_timeout)
-        self._tickets.add(ticket)
-        try:
+        with _held(self._tickets, self._settings.request_timeout) as ticket:
             yield ticket
-        finally:
-            self._tickets.discard(ticket)
+
+    @contextmanager
+    def reading(self) -> Iterator[Ticket]:
+        """A ticket for the time in which a body may arrive."""
+        with _held(self._readers, self._settings.body_timeout) as ticket:
+            yield ticket
 
     def reserve(self, size: int) -> None:
         """Count bytes of a body; RequestError 429 if there are too many already."""
@@ -88,8 +91,19 @@ class Admission:
             return
         self.draining = True
         deadline = monotonic() + self._settings.drain_timeout
-        for ticket in list(self._tickets):
+        for ticket in [*self._tickets, *self._readers]:
             ticket.shorten(deadline)
+
+
+@contextmanager
+def _held(tickets: set[Ticket], seconds: float) -> Iterator[Ticket]:
+    """A new ticket that is among these until the block ends."""
+    ticket = Ticket(monotonic() + seconds)
+    tickets.add(ticket)
+    try:
+        yield ticket
+    finally:
+        tickets.discard(ticket)
 
 
 def _on_loop(deadline: float) -> float:

@@ -73,10 +73,11 @@ class Preparer:
     ) -> Prepared:
         """Everything that an answer needs. Raises RequestError and ConversionError."""
         read = self._read(dialect, raw)
-        body = None
-        if dialect is RESPONSES:
-            body = json.loads(raw)
-            read = self._with_history(read, body, store)
+        body = json.loads(raw) if dialect is RESPONSES else None
+        if not isinstance(body, dict):  # a body may also be a list of its members
+            body = None
+        elif body.get("previous_response_id") is not None:
+            read = self._read(dialect, self._with_history(body, store))
         model = read.model
         namespaces = read.namespace_tool_map(self._options) if dialect is RESPONSES else {}
         request = read.convert(self._options)
@@ -112,24 +113,21 @@ class Preparer:
         """Tokens of the prompt that a body makes."""
         return len(self._encode(self._read(dialect, raw).convert(self._options))[1])
 
-    def _read(self, dialect: Dialect, raw: bytes) -> Any:
+    def _read(self, dialect: Dialect, body: bytes | dict[str, Any]) -> Any:
         try:
-            return dialect.request(raw)
+            return dialect.request(body)
         except (ValueError, OverflowError, RecursionError) as error:
             raise RequestError(400, str(error)) from None
 
-    def _with_history(self, read: Any, body: Any, store: ResponseStore | None) -> Any:
-        """The request with what its `previous_response_id` stands for in front."""
-        previous = body.get("previous_response_id") if isinstance(body, dict) else None
-        if previous is None:
-            return read
-        if not isinstance(previous, str):
+    def _with_history(self, body: dict[str, Any], store: ResponseStore | None) -> dict[str, Any]:
+        """The body with what its `previous_response_id` stands for in front of its input."""
+        if not isinstance(body["previous_response_id"], str):
             raise RequestError(400, "previous_response_id must be the id of a response.")
         if store is None:
             raise RequestError(
                 400, "previous_response_id was given, but this server keeps no responses."
             )
-        return RESPONSES.request(with_history(body, store))
+        return with_history(body, store)
 
     def _encode(self, request: ConversationRequest) -> tuple[RenderedPrompt, list[int]]:
         encoding = ENCODINGS[request.model_version]

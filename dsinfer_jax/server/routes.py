@@ -23,6 +23,10 @@ from dsinfer_jax.server.source import Snapshot
 from dsinfer_jax.server.stored import delete_response, load_object
 
 OWNER = "deepseek"
+PAGE_POLICY = (
+    "default-src 'none'; connect-src 'self'; img-src data:; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+)
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -100,8 +104,10 @@ class Routes:
         return json_response({"server": server, "source": snapshot})
 
     async def page(self, request: Request) -> Response:
+        """The status page; its policy lets it ask this server and nobody else."""
         page = files("dsinfer_jax.server") / "static" / "status.html"
-        return HTMLResponse(page.read_text(encoding="utf-8"))
+        headers = {"content-security-policy": PAGE_POLICY}
+        return HTMLResponse(page.read_text(encoding="utf-8"), headers=headers)
 
     async def openapi(self, request: Request) -> Response:
         return json_response(openapi_document(self._service.settings))

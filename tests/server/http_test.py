@@ -156,6 +156,39 @@ def test_a_body_that_does_not_come() -> None:
     assert b"did not arrive within 0.2 seconds" in answer
 
 
+def test_a_body_that_does_not_come_before_the_end_of_the_server() -> None:
+    settings = ServerSettings(drain_timeout=0.2)
+    with running(create_mock_app(settings=settings)) as live:
+        client = socket.create_connection(("127.0.0.1", live.port), timeout=10)
+        client.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
+        until(lambda: live.app.state.admission.body_bytes == 1)
+    with client:
+        answer = client.recv(10_000)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"shutting down" in answer
+
+
+def test_a_responses_body_may_be_a_list_of_its_members(mock: Live) -> None:
+    listed = [MODEL, "Hi.", *[None] * 11]
+    assert mock.post("/v1/responses", listed).json()["status"] == "completed"
+
+
+@pytest.mark.parametrize("previous", [7, {}, ["a"], "nope"])
+def test_previous_responses_that_are_none(mock: Live, previous: Any) -> None:
+    reply = mock.post("/v1/responses", responses(previous_response_id=previous))
+    assert reply.status == 400
+    error_of("responses", reply.json())
+
+
+def test_a_server_that_keeps_no_responses() -> None:
+    with running(create_mock_app(settings=ServerSettings(stored_responses=0))) as live:
+        id = live.post("/v1/responses", responses()).json()["id"]
+        assert live.get(f"/v1/responses/{id}").status == 404
+        reply = live.post("/v1/responses", responses(previous_response_id=id))
+        assert reply.status == 400
+        assert "keeps no responses" in reply.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_more_requests_than_may_run(dialect: str) -> None:
     path, make = PATHS[dialect]
