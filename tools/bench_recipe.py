@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -35,6 +36,7 @@ def request_measurements(official: ModuleType, ours: ModuleType) -> Iterator[Com
             1,
             _to_prompt(ours, body),
             _to_prompt(official, body),
+            time.process_time,
         )
 
 
