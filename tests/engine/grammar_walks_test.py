@@ -38,7 +38,7 @@ from dsinfer_jax.engine.grammar_compiler import GrammarCompiler
 VOCAB, MARKER = 512, 9
 ENDS = (1, 2)
 FREE, LONGEST = 60, 2000  # steps before tokens that close are preferred, and altogether
-WHOLE = 0.95  # of the walks must end
+WHOLE = 0.99  # of the walks must end
 
 THINKS_NOT = {"type": "disabled"}
 
