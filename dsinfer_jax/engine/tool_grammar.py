@@ -92,7 +92,7 @@ class _Invocation:
 
     def _free_parameters(self) -> None:
         number = self._number
-        # readers of the markup end a name at a blank and do not escape it (recipe.md 5.1)
+        # by the official rules a name ends at a blank and is not escaped (recipe.md 5.1)
         name = r'" parameter name=\"" /[^\x00-\x20"<>\\]+"/'
         self.lines += [
             f'arguments_{number}: "\\n" | ("\\n<" marker {name} value_{number})+',

@@ -33,7 +33,8 @@ files:
                         "prompt_token_ids"; the object may also have max_tokens, temperature,
                         top_p, top_k, seed, ignore_eos, logprobs, which win over the options
   --chat FILE.json      a Chat Completions request, or just its list of messages; its temperature,
-                        top_p, max_tokens and seed win over the options
+                        top_p, max_tokens and seed win over the options, and its response_format
+                        and tools are enforced
 
 exit code: 0; 1 if a request failed (the others are answered); 2 for bad input.
 """
