@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from live import Live, running
+from live import ENDING, Live, running
 
 from dsinfer_jax.server import ServerSettings
 from dsinfer_jax.server.mock import create_mock_app
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_server_ends() -> Iterator[None]:
+    """After the tests, no server is left."""
+    yield
+    for thread in ENDING:
+        thread.join(20)
+        assert not thread.is_alive(), "a server did not end"
 
 
 @pytest.fixture(scope="session")
