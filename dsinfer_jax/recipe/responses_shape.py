@@ -63,7 +63,7 @@ _read_output = text_or_list(
 )
 _read_execution = choice("client", "server")
 
-_FUNCTION_TOOL = Record("struct ResponsesFunctionTool", **FUNCTION_FIELDS)
+_FUNCTION_TOOL = Record("struct ResponsesFunctionTool", buffered=True, **FUNCTION_FIELDS)
 _USER_LOCATION = Record(
     "struct ResponsesUserLocation",
     city=optional(read_string),
