@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from scripted_engine import END, ScriptedEngine
 from dsinfer_jax.engine.async_engine import AsyncEngine, EngineUnavailableError
 from dsinfer_jax.engine.llm import LLM
 from dsinfer_jax.engine.request import Delta, FinishReason, RequestOutput, SamplingParams
+from dsinfer_jax.engine.structured_output import StructuredOutput
 
 LONG = [*range(2, 500), END]
 PARAMS = SamplingParams(max_tokens=10_000, top_logprobs=1)
@@ -113,6 +115,30 @@ def test_readers_that_leave_early_leave_nothing_behind(tiny_llm: LLM) -> None:
         await until(lambda: not tiny_llm.engine.has_unfinished_requests())
         assert len(await whole(engine, "still there?", replace(params, max_tokens=3))) == 2
 
+    served(tiny_llm, use)
+    check_empty(tiny_llm.engine)
+
+
+def test_constrained_requests_wait_for_their_grammars_beside_others(tiny_llm: LLM) -> None:
+    pytest.importorskip("llguidance", reason="the grammar extra is not installed")
+    pattern = r"[a-e]{3,6}-[0-9]{2}"
+    plain = SamplingParams(max_tokens=5, temperature=0)
+    bound = replace(plain, max_tokens=20, structured_output=StructuredOutput("regex", pattern), n=2)
+
+    async def use(engine: AsyncEngine) -> None:
+        abandoned = engine.generate("x", bound)
+        task = asyncio.create_task(anext(abandoned))
+        await asyncio.sleep(0)
+        task.cancel()
+        first, second = await asyncio.gather(whole(engine, "x", bound), whole(engine, "x", plain))
+        assert all(re.fullmatch(pattern, output.text) for output in first)
+        assert second == alone
+        (refused,) = await whole(
+            engine, "x", replace(bound, structured_output=StructuredOutput("regex", "("), n=1)
+        )
+        assert (refused.error or "").startswith("the constraint cannot be enforced")
+
+    alone = tiny_llm.generate("x", plain)
     served(tiny_llm, use)
     check_empty(tiny_llm.engine)
 
