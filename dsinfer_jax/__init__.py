@@ -10,13 +10,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC_NAMES = {
+    "AsyncEngine": "dsinfer_jax.engine.async_engine",
     "LLM": "dsinfer_jax.engine.llm",
     "ModelConfig": "dsinfer_jax.config",
     "RequestOutput": "dsinfer_jax.engine.request",
     "SamplingParams": "dsinfer_jax.engine.request",
 }
 
-__all__ = ["LLM", "ModelConfig", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncEngine", "ModelConfig", "RequestOutput", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,10 @@ class LateOutcome:
     def __init__(self, rows: int, slots: int, end: float) -> None:
         self._rows, self._slots, self.end = rows, slots, end
 
+    @property
+    def ready(self) -> bool:
+        return time.perf_counter() >= self.end
+
     def wait(self) -> None:
         while time.perf_counter() < self.end:
             pass  # a sleep would overshoot

@@ -80,6 +80,9 @@ class Answer:
             stop_reason=request.stop_reason,
             top_logprobs=request.top_logprobs if request.params.top_logprobs else None,
             answer=request.answer,
+            times=request.times,
+            drafted_tokens=request.drafted_tokens,
+            accepted_tokens=request.accepted_tokens,
         )
 
 

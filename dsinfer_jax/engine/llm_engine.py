@@ -89,6 +89,7 @@ class LLMEngine:
     Attributes:
         prefill_stats, decode_stats, request_stats: since construction.
         wait_seconds, host_seconds: of all steps, waiting for the device and everything else.
+        hidden_seconds: of the host's, while the device was surely at work.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class LLMEngine:
         Without asynchronous steps it waits, and returns what this step added.
         """
         start, waited = time.perf_counter(), self.wait_seconds
+        under_way = self._flight
         deltas = self._expire() + self._begin_constrained()
         if self._flight and any(request.matcher for _, request in self._flight.rows):
             deltas += self.flush()  # the next mask depends on the token under way
@@ -170,6 +172,8 @@ class LLMEngine:
         if step is not None:
             flight = self._prefill(step) if isinstance(step, PrefillStep) else self._decode(step)
             self._scheduler.dispatched(step)
+        if under_way is not None and self._flight is under_way and not under_way.handle.ready:
+            self.hidden_seconds += time.perf_counter() - start  # the device worked all the time
         deltas += self.flush()
         self._flight = flight
         if not self.sizes.asynchronous:
@@ -222,6 +226,7 @@ class LLMEngine:
                 preemptions_total=self.preemptions,
                 device_wait_seconds_total=self.wait_seconds,
                 host_seconds_total=self.host_seconds,
+                host_hidden_seconds_total=self.hidden_seconds,
             ),
         }
 
@@ -382,7 +387,7 @@ class LLMEngine:
     def _reset_stats(self) -> None:
         self.prefill_stats, self.decode_stats = PhaseStats(), PhaseStats()
         self.request_stats = RequestStats()
-        self.wait_seconds = self.host_seconds = 0.0
+        self.wait_seconds = self.host_seconds = self.hidden_seconds = 0.0
         self._preemptions_before = self._scheduler.preemptions
 
     def _count(self, step: PrefillStep | DecodeStep, seconds: float) -> None:

@@ -107,6 +107,11 @@ class Handle:
     packed: Array
     packing: Packing
 
+    @property
+    def ready(self) -> bool:
+        """Whether the device is done with it."""
+        return bool(self.packed.is_ready())  # type: ignore[attr-defined]
+
     def read(self) -> Outcome:
         """Its outcome on the host (numpy); waits until the step is done."""
         return self.packing.unpack_host(np.asarray(self.packed))

@@ -66,6 +66,8 @@ class RequestOutput:
         cached_tokens: known tokens that were not computed when it last started, because the
             prefix cache had them.
         why_miss: why those are not more; None: as many as are possible, or it never started.
+        times: seconds it spent, see RequestTimes; None if it never started.
+        drafted_tokens, accepted_tokens: verified for it, and of those the ones that stayed.
     """
 
     index: int
@@ -80,6 +82,22 @@ class RequestOutput:
     answer: int = 0
     cached_tokens: int = 0
     why_miss: CacheMiss | None = None
+    times: "RequestTimes | None" = field(default=None, compare=False)
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """Seconds of one request.
+
+    Attributes:
+        queue: from arrival to its first place.
+        first_token: from arrival to its first token on the host; None without one.
+    """
+
+    queue: float
+    first_token: float | None
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make, and there are many
@@ -186,6 +204,16 @@ class Request:
             words = b"".join(token.to_bytes(4, "little") for token in self.prompt_token_ids)
             seed = int.from_bytes(blake2b(words, digest_size=8).digest(), "little")
             self.seed = self.params.answer_seed(seed, self.answer)
+
+    @property
+    def times(self) -> RequestTimes | None:
+        """None before it has had a place."""
+        if self.admitted_at is None:
+            return None
+        first = self.first_token_at
+        return RequestTimes(
+            self.admitted_at - self.arrived_at, None if first is None else first - self.arrived_at
+        )
 
     @property
     def length(self) -> int:

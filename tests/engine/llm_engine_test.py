@@ -93,6 +93,7 @@ class Read:
     """A step that has ended."""
 
     outcome: Outcome
+    ready = True
 
     def read(self) -> Outcome:
         return self.outcome
