@@ -1,0 +1,1 @@
+"""Training of the demo model: its data, its trainable form, its training."""
