@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -30,6 +33,7 @@ def create_app(
     *,
     snapshot: Snapshot | None = None,
     store: ResponseStore | None = None,
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
 ) -> Starlette:
     """The server around a source of tokens.
 
@@ -39,6 +43,8 @@ def create_app(
         settings: default: everybody may ask, from this machine or wherever it listens.
         snapshot: what the source says about itself for metrics and the status page.
         store: keeps Responses; default: in memory, as many as the settings allow.
+        lifespan: entered in the server's event loop before the first request, left after the last
+            one: where an engine starts and ends.
 
     Returns:
         The application; `app.state.admission` is what a process drains before it ends.
@@ -76,6 +82,7 @@ def create_app(
             Route("/", routes.page),
         ],
         middleware=_middleware(settings),
+        lifespan=lifespan,
         exception_handlers={HTTPException: on_request_error, RequestError: on_request_error},
     )
     app.state.admission = service.admission

@@ -61,6 +61,7 @@ class EventStream:
         self._held: Batch = []  # events before the first output
         self._first_json: str | None = None
         self._written_at = 0.0
+        self._ending = False
         self.started = False
         self.events = 0
 
@@ -71,12 +72,13 @@ class EventStream:
         watcher = asyncio.ensure_future(gone(receive))
         try:
             while not producer.done():
+                # the line may close as soon as the last bytes are out: that is no client that left
                 await asyncio.wait(
-                    {producer, watcher},
+                    {producer} if self._ending else {producer, watcher},
                     timeout=self._until_ping(),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if watcher.done() and not producer.done():
+                if watcher.done() and not producer.done() and not self._ending:
                     raise ClientGone
                 if not producer.done() and self._until_ping() <= 0:
                     await self._ping()
@@ -97,6 +99,7 @@ class EventStream:
                 else:
                     held, self._held = self._held, []
                     await self._write_events(held + batch)
+        self._ending = True
         done = self._dialect.response.sse_done_data()
         await self._write(frame(None, done) if done else b"", more=False)
 

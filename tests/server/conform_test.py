@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from live import PATHS, Live
 from dsinfer_jax.server.conform.cases import CASES
 from dsinfer_jax.server.conform.client import Event, Target, Violation
 from dsinfer_jax.server.conform.command import Finding, conform, run_cases
-from dsinfer_jax.server.conform.outcome import check_outcome
+from dsinfer_jax.server.conform.outcome import Expectation, check_outcome
 from dsinfer_jax.server.conform.speakers import SPEAKERS, Question, Speaker
 from dsinfer_jax.server.mock.faults import FAULTS
 
@@ -70,6 +71,12 @@ def test_a_fault_is_found(mock: Live, fault: str) -> None:
     assert all(reason in found.reason for found in failed if found.dialect in dialects)
 
 
+def test_a_model_that_writes_noise_is_judged_by_its_form(mock: Live) -> None:
+    for fault, code in (("half-character", 0), ("missing-think-end", 0), ("early-end", 1)):
+        header = ["--header", f"x-dsinfer-fault:{fault}"]
+        assert conform([mock.url, *header, "--noise", "--max-tokens", "64"]) == code
+
+
 def test_a_report_says_what_failed(mock: Live, capsys: pytest.CaptureFixture[str]) -> None:
     code = conform([mock.url, "--header", "x-dsinfer-fault:error", "--only", "plain"])
     assert code == 1
@@ -83,13 +90,13 @@ def test_no_event_can_be_lost_or_doubled_unseen(mock: Live, speaker: Speaker) ->
     """Of a stream with reasoning, two calls' worth of markup, and an end."""
     target = Target(mock.url, {}, 20.0)
     question = Question("get_weather", tool=True, thinking=True, stream=True)
-    body = speaker.write(question, MODEL)
+    body = speaker.write(replace(question, limit=1_000), MODEL)
     events = target.ask("POST", speaker.path, body).events
     speaker.read_stream(events)
 
     def is_broken(changed: list[Event]) -> bool:
         try:
-            check_outcome(speaker.read_stream(changed), 10.0)
+            check_outcome(speaker.read_stream(changed), Expectation())
         except (Violation, KeyError, IndexError):
             return True
         return False

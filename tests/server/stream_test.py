@@ -33,8 +33,15 @@ class Source:
         self.ended = 0
         self.given = 0
         self.jobs: list[InferenceJob] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def tasks(self) -> int:
+        """Tasks of the server's loop."""
+        assert self.loop is not None
+        return len(asyncio.all_tasks(self.loop))
 
     async def infer(self, job: InferenceJob) -> AsyncGenerator[InferenceChunk, None]:
+        self.loop = asyncio.get_running_loop()
         self.jobs.append(job)
         self.running += 1
         try:
@@ -387,3 +394,4 @@ def test_a_storm_of_clients_that_leave_leaves_nothing_behind() -> None:
         until(lambda: live.app.state.admission.running == 0)
         until(lambda: live.app.state.admission.body_bytes == 0)
         assert live.get("/health").status == 200
+        until(lambda: source.tasks() <= 4)  # of uvicorn itself

@@ -16,7 +16,10 @@ from dsinfer_jax.server.conform.cases import (
     same_prompt_in_all_dialects,
 )
 from dsinfer_jax.server.conform.client import Target, Violation
+from dsinfer_jax.server.conform.outcome import Expectation
 from dsinfer_jax.server.conform.speakers import SPEAKERS
+
+DEFAULT = Expectation()
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,11 @@ class Finding:
 
 
 def run_cases(
-    target: Target, model: str, report: Callable[[Finding], None], only: Sequence[str] = ()
+    target: Target,
+    model: str,
+    report: Callable[[Finding], None],
+    only: Sequence[str] = (),
+    expected: Expectation = DEFAULT,
 ) -> list[Finding]:
     """Run all cases in all dialects, or those named."""
     findings = []
@@ -47,12 +54,12 @@ def run_cases(
         report(finding)
 
     for speaker in SPEAKERS:
-        run = Questioner(target, speaker, model)
+        run = Questioner(target, speaker, model, expected)
         for case in CASES:
             if not only or case.__name__ in only:
                 judge(speaker.name, case.__name__, partial(case, run))
     if not only or same_prompt_in_all_dialects.__name__ in only:
-        judge("all", "same_prompt", partial(same_prompt_in_all_dialects, target, model))
+        judge("all", "same_prompt", partial(same_prompt_in_all_dialects, target, model, expected))
     return findings
 
 
@@ -94,7 +101,12 @@ def conform(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"checking {parsed.url} with the model {model}")
-    findings = run_cases(target, model, lambda finding: print(finding, flush=True), parsed.only)
+    expected = Expectation(sense=not parsed.noise, limit=parsed.max_tokens)
+
+    def report(finding: Finding) -> None:
+        print(finding, flush=True)
+
+    findings = run_cases(target, model, report, parsed.only, expected)
     number = {result: sum(finding.result == result for finding in findings)
               for result in ("ok", "FAIL", "skip")}  # fmt: skip
     print(f"{number['ok']} passed, {number['FAIL']} failed, {number['skip']} skipped")
@@ -111,5 +123,11 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--api-key", help="sent as both families of SDKs do")
     made.add_argument("--header", action="append", default=[], help="NAME:VALUE, repeatable")
     made.add_argument("--timeout", type=float, default=60.0, help="seconds for each answer")
+    made.add_argument(
+        "--max-tokens", type=int, default=DEFAULT.limit, help="of an answer, if a case does not say"
+    )
+    made.add_argument(
+        "--noise", action="store_true", help="the model's text makes no sense: check its form only"
+    )
     made.add_argument("--only", action="append", default=[], help="a case by name, repeatable")
     return made

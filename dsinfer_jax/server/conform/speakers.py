@@ -35,7 +35,7 @@ class Question:
         thinking: on, off, or not said.
         tool: one is offered; `must_call`: and has to be called.
         answered: an answer with calls that the question got before; their results follow it.
-        limit: of output tokens.
+        limit: of output tokens; None: what the checks of the server allow.
         stop: a stop sequence.
         json: the answer must fit SCHEMA.
     """
@@ -131,7 +131,7 @@ def _messages(question: Question, model: str) -> dict[str, Any]:
         "model": model,
         "messages": messages,
         "stream": question.stream,
-        "max_tokens": 4_096 if question.limit is None else question.limit,
+        "max_tokens": question.limit,
     }
     if question.thinking is not None:
         enabled = {"type": "enabled", "budget_tokens": 1_024}
