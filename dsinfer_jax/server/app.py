@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from dsinfer_jax.recipe import Tokenizer
-from dsinfer_jax.recipe.store import InMemoryResponseStore, ResponseStore
+from dsinfer_jax.recipe.store import ResponseStore
 from dsinfer_jax.server.auth import ApiKeys
 from dsinfer_jax.server.dialects import CHAT, MESSAGES, RESPONSES
 from dsinfer_jax.server.errors import RequestError
@@ -23,6 +23,7 @@ from dsinfer_jax.server.prepare import Preparer
 from dsinfer_jax.server.routes import Routes, on_request_error
 from dsinfer_jax.server.settings import ServerSettings
 from dsinfer_jax.server.source import Infer, Snapshot, SourceSnapshot
+from dsinfer_jax.server.stored import SizedResponseStore
 from dsinfer_jax.server.tracing import Tracer
 
 
@@ -50,8 +51,8 @@ def create_app(
         The application; `app.state.admission` is what a process drains before it ends.
     """
     settings = settings or ServerSettings()
-    if store is None and settings.stored_responses:
-        store = InMemoryResponseStore(maximum=2 * settings.stored_responses)  # history and object
+    if store is None and settings.max_stored:
+        store = SizedResponseStore(settings.max_stored)
     service = Service(
         settings=settings,
         infer=infer,

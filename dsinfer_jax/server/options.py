@@ -32,7 +32,7 @@ NUMBERS = {
     "ping_interval": "seconds of silence after which a stream gets a ping",
     "drain_timeout": "seconds that running requests may go on after SIGTERM",
     "retry_after": "seconds that a refused client is told to wait",
-    "stored_responses": "Responses that are kept for previous_response_id; 0: none",
+    "max_stored": "bytes of all Responses kept for previous_response_id; 0: none are",
 }
 
 

@@ -37,7 +37,7 @@ class ServerSettings:
         retry_after: what a refused client is told to wait; whole seconds.
         api_keys: accepted keys by the name of their owner; empty: everybody may ask.
         cors_origins: web origins that may ask from a browser; empty: none.
-        stored_responses: how many responses are kept for `previous_response_id`; 0: none.
+        max_stored: of all responses kept for `previous_response_id`; 0: none are.
         log_prompts: write prompts and answers into the log.
     """
 
@@ -60,7 +60,7 @@ class ServerSettings:
     retry_after: int = 1
     api_keys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     cors_origins: tuple[str, ...] = ()
-    stored_responses: int = 1_000
+    max_stored: int = 256 * MEBIBYTE
     log_prompts: bool = False
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class ServerSettings:
                 raise ValueError(
                     f"{each.name} is {getattr(self, each.name)}; it must be a time above 0"
                 )
-        for name in ("stored_responses", "retry_after"):
+        for name in ("max_stored", "retry_after"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if "" in self.api_keys.values():

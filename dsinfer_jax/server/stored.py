@@ -2,9 +2,77 @@
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
+from time import time
 from typing import Any
 
-from dsinfer_jax.recipe.store import ResponseStore, StoredResponse, remember
+from dsinfer_jax.recipe.store import (
+    DEFAULT_TIME_TO_LIVE,
+    Clock,
+    ResponseStore,
+    StoredResponse,
+    remember,
+)
+
+
+class SizedResponseStore:
+    """Keeps responses in this process, as JSON, in so many bytes; the oldest go first.
+
+    Used from one event loop. A response that alone is larger than everything is not kept.
+
+    Attributes:
+        size: bytes in use.
+    """
+
+    def __init__(
+        self, largest: int, time_to_live: float = DEFAULT_TIME_TO_LIVE, clock: Clock = time
+    ) -> None:
+        self._largest = largest
+        self._time_to_live = time_to_live
+        self._clock = clock
+        self._kept: OrderedDict[str, tuple[float, str | None, bytes]] = OrderedDict()
+        self.size = 0
+
+    def save(self, response: StoredResponse) -> None:
+        """Keep a response, replacing one of the same id."""
+        self.delete(response.id)
+        items = json.dumps(response.items, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(items) > self._largest:
+            return
+        self._kept[response.id] = (self._expiry(), response.previous_id, items)
+        self.size += len(items)
+        self._drop_old()
+
+    def load(self, id: str) -> StoredResponse | None:
+        """The response, whose time to live begins anew, or None."""
+        self._drop_old()
+        found = self._kept.get(id)
+        if found is None:
+            return None
+        self._kept[id] = (self._expiry(), *found[1:])
+        self._kept.move_to_end(id)
+        return StoredResponse(id, found[1], tuple(json.loads(found[2])))
+
+    def delete(self, id: str) -> bool:
+        """Forget a response; whether there was one."""
+        self._drop_old()
+        found = self._kept.pop(id, None)
+        if found is not None:
+            self.size -= len(found[2])
+        return found is not None
+
+    def _expiry(self) -> float:
+        return self._clock() + self._time_to_live
+
+    def _drop_old(self) -> None:
+        now = self._clock()
+        while self._kept:
+            expires, _, items = next(iter(self._kept.values()))
+            if expires > now and self.size <= self._largest:
+                return
+            self._kept.popitem(last=False)
+            self.size -= len(items)
 
 
 class TenantStore:

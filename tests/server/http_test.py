@@ -181,7 +181,7 @@ def test_previous_responses_that_are_none(mock: Live, previous: Any) -> None:
 
 
 def test_a_server_that_keeps_no_responses() -> None:
-    with running(create_mock_app(settings=ServerSettings(stored_responses=0))) as live:
+    with running(create_mock_app(settings=ServerSettings(max_stored=0))) as live:
         id = live.post("/v1/responses", responses()).json()["id"]
         assert live.get(f"/v1/responses/{id}").status == 404
         reply = live.post("/v1/responses", responses(previous_response_id=id))
