@@ -26,7 +26,6 @@ class Answer:
     """The events of one request.
 
     Attributes:
-        prompt_tokens, cached_tokens: as the source reported them.
         output_tokens: of all choices so far.
         finish_reasons: of the choices that have ended.
         first_output: when the first output came, on `time.monotonic`; None: none yet.
@@ -36,8 +35,7 @@ class Answer:
         self._prepared = prepared
         self._infer = infer
         self._stall_timeout = stall_timeout
-        self.prompt_tokens = len(prepared.jobs[0].prompt_ids)
-        self.cached_tokens = 0
+        self._usage: PromptUsage | None = None
         self.output_tokens = 0
         self.finish_reasons: list[str] = []
         self.first_output: float | None = None
@@ -45,6 +43,16 @@ class Answer:
     @property
     def prepared(self) -> Prepared:
         return self._prepared
+
+    @property
+    def prompt_tokens(self) -> int:
+        """As the source reported them; until then, of the job."""
+        return self._usage.prompt_tokens if self._usage else len(self._prepared.jobs[0].prompt_ids)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of these, those that the source had cached."""
+        return self._usage.prompt_cache_hit_tokens if self._usage else 0
 
     @property
     def complete(self) -> bool:
@@ -109,15 +117,18 @@ class Answer:
             yield chunk
 
     def _ready(self, chunk: InferenceChunk, job: InferenceJob) -> InferenceChunk:
-        """Note the sizes; a source that does not know the prompt's gets it from the job."""
-        usage = chunk.prompt_usage or PromptUsage()
-        tokens = usage.prompt_tokens or len(job.prompt_ids)
-        self.prompt_tokens, self.cached_tokens = tokens, usage.prompt_cache_hit_tokens
+        """The sizes of the prompt. The first choice that is ready says them for all.
+
+        A source that does not know how long the prompt is gets that from the job.
+        """
+        if self._usage is None:
+            usage = chunk.prompt_usage or PromptUsage()
+            self._usage = PromptUsage(
+                prompt_tokens=usage.prompt_tokens or len(job.prompt_ids),
+                prompt_cache_hit_tokens=usage.prompt_cache_hit_tokens,
+            )
         return InferenceChunk.ready(
-            prompt_usage=PromptUsage(
-                prompt_tokens=tokens, prompt_cache_hit_tokens=usage.prompt_cache_hit_tokens
-            ),
-            system_fingerprint=chunk.system_fingerprint,
+            prompt_usage=self._usage, system_fingerprint=chunk.system_fingerprint
         )
 
     def _count(self, chunk: InferenceChunk) -> bool:

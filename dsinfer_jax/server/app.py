@@ -16,7 +16,7 @@ from dsinfer_jax.recipe.store import ResponseStore
 from dsinfer_jax.server.auth import ApiKeys
 from dsinfer_jax.server.dialects import CHAT, MESSAGES, RESPONSES
 from dsinfer_jax.server.errors import RequestError
-from dsinfer_jax.server.generate import CountEndpoint, Endpoint, Service
+from dsinfer_jax.server.generate import Endpoint, Service
 from dsinfer_jax.server.limits import Admission
 from dsinfer_jax.server.metrics import Metrics
 from dsinfer_jax.server.prepare import Preparer
@@ -71,7 +71,11 @@ def create_app(
             Route("/v1/chat/completions", Endpoint(CHAT, service), methods=["POST"]),
             Route("/v1/responses", Endpoint(RESPONSES, service), methods=["POST"]),
             Route("/v1/messages", Endpoint(MESSAGES, service), methods=["POST"]),
-            Route("/v1/messages/count_tokens", CountEndpoint(MESSAGES, service), methods=["POST"]),
+            Route(
+                "/v1/messages/count_tokens",
+                Endpoint(MESSAGES, service, counts=True),
+                methods=["POST"],
+            ),
             Route(stored, routes.stored_response, methods=["GET"]),
             Route(stored, routes.delete_stored_response, methods=["DELETE"]),
             Route("/v1/models", routes.models),

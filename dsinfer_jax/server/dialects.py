@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from dsinfer_jax.recipe import (
     ChatCompletionRequest,
     ChatCompletionResponse,
-    ConversationRequest,
-    ConversionOptions,
     MessagesRequest,
     MessagesResponse,
     ResponsesRequest,
@@ -17,29 +15,6 @@ from dsinfer_jax.recipe import (
 )
 
 DialectName = Literal["chat", "responses", "messages"]
-
-
-class ReadRequest(Protocol):
-    """A request body that was read."""
-
-    @property
-    def model(self) -> str: ...
-
-    def convert(self, options: ConversionOptions) -> ConversationRequest: ...
-
-
-class StreamEvent(Protocol):
-    """An event of a dialect."""
-
-    def to_json(self) -> str: ...
-
-
-class WholeResponse(Protocol):
-    """Events added up."""
-
-    def accumulate(self, chunk: Any) -> None: ...
-
-    def to_json(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,15 @@ def request_id(headers: dict[str, str]) -> str:
 
 
 class Endpoint:
-    """An ASGI application that answers POST requests of one dialect."""
+    """An ASGI application that answers POST requests of one dialect.
 
-    def __init__(self, dialect: Dialect, service: Service) -> None:
+    `counts`: with the number of tokens of the prompt instead of an answer.
+    """
+
+    def __init__(self, dialect: Dialect, service: Service, *, counts: bool = False) -> None:
         self._dialect = dialect
         self._service = service
+        self._counts = counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
@@ -110,18 +114,10 @@ class Endpoint:
                 await read_body(receive, body, service.settings, refused)
         with service.admission.admit() as ticket:
             async with _deadline(ticket, service, _late_answer):
-                await self.work(exchange, body.take(), ticket, receive)
-
-    async def work(self, exchange: Exchange, raw: bytes, ticket: Ticket, receive: Receive) -> None:
-        """Read the body and generate."""
-        await exchange.generate(raw, ticket, receive)
-
-
-class CountEndpoint(Endpoint):
-    """Counts the tokens of a prompt instead of generating."""
-
-    async def work(self, exchange: Exchange, raw: bytes, ticket: Ticket, receive: Receive) -> None:
-        await exchange.count(raw)
+                if self._counts:
+                    await exchange.count(body.take())
+                else:
+                    await exchange.generate(body.take(), ticket, receive)
 
 
 class Exchange:

@@ -319,6 +319,23 @@ def test_several_choices(stream: bool) -> None:
     assert refused.status == 400
 
 
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_usage_of_several_choices_does_not_depend_on_which_ends_last(last: int) -> None:
+    """The second choice finds in the cache what the first one has just put there."""
+
+    async def infer(job: InferenceJob) -> AsyncGenerator[InferenceChunk, None]:
+        usage = PromptUsage(prompt_tokens=9, prompt_cache_hit_tokens=4 + job.choice)
+        yield InferenceChunk.ready(prompt_usage=usage)
+        yield text("a")
+        await asyncio.sleep(0.1 if job.choice == last else 0.0)
+        yield STOP
+
+    settings = ServerSettings(default_thinking=False)
+    with running(create_app(infer, TOKENIZER, settings)) as live:
+        usage = live.post("/v1/chat/completions", chat(n=2)).json()["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 4}
+
+
 def test_one_choice_that_fails_ends_them_all() -> None:
     async def infer(job: InferenceJob) -> AsyncGenerator[InferenceChunk, None]:
         yield READY

@@ -135,7 +135,7 @@ class MockSource:
         self, job: InferenceJob, ids: list[int]
     ) -> AsyncGenerator[InferenceChunk, None]:
         tokens = len(job.prompt_ids)
-        known = self._memory.add(job.tenant, job.prompt_ids) if job.choice == 0 else 0
+        known = self._memory.add(job.tenant, job.prompt_ids)
         self._prompt_tokens += tokens
         self._cached_tokens += known
         self._step("prefill", tokens - known, 0.0)
