@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from demo_training.render import converted
+from demo_training.render import control_id, converted
 from demo_training.tasks.task import Call, Item
 from dsinfer_jax.recipe import (
     ChatCompletionRequest,
@@ -17,6 +17,9 @@ from dsinfer_jax.recipe import (
     Tokenizer,
 )
 
+# Line breaks that the template puts before calls are dropped where there is no content.
+_HARMLESS = {"leading_newline"}
+_CALLS_END = "</｜DSML｜ calls>".encode()
 _TYPES: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "array": list}
 
 
@@ -27,7 +30,7 @@ class Parsed:
     Attributes:
         arguments: of the calls, raw.
         ended: the model wrote its end token, and nothing after it.
-        clean: the parser dropped nothing and met nothing broken.
+        clean: the parser dropped no text and met nothing broken; markup of calls is closed.
     """
 
     thinking: str | None
@@ -54,10 +57,10 @@ class Score:
 def parse(item: Item, answer_ids: Sequence[int], tokenizer: Tokenizer) -> Parsed:
     """What the token ids of an answer say, with or without an end token."""
     request = converted(item)
-    end = tokenizer.added_token_id(SpecialToken.Eos.default_str())
+    end = control_id(SpecialToken.Eos, tokenizer)
     ids = list(answer_ids)
-    ended = ids.count(end) == 1 and ids[-1] == end  # type: ignore[arg-type]
-    ids = ids[: ids.index(end)] if end in ids else ids  # type: ignore[arg-type]
+    ended = end in ids and ids.index(end) == len(ids) - 1
+    ids = ids[: ids.index(end)] if end in ids else ids
     generator = ChatCompletionRequest.chunk_generator(request, "answer", "demo")
     processor = StreamProcessor(generator, request.parsing_options, tokenizer)
     response = ChatCompletionResponse("answer", "demo", 0, 0, 0)
@@ -67,14 +70,16 @@ def parse(item: Item, answer_ids: Sequence[int], tokenizer: Tokenizer) -> Parsed
             response.accumulate(event)
     message = json.loads(response.to_json())["choices"][0]["message"]
     functions = [call["function"] for call in message.get("tool_calls") or ()]
-    report = processor.report
+    dropped = [place for place, count in processor.report.dropped.items() if count]
+    text = b"".join(tokenizer.token_bytes.get(token, b"") for token in ids)
+    clean = set(dropped) <= _HARMLESS and not any(processor.report.broken.values())
     return Parsed(
         message.get("reasoning_content"),
         message.get("content") or "",
         tuple(function["name"] for function in functions),
         tuple(function["arguments"] for function in functions),
         ended,
-        not any(report.dropped.values()) and not any(report.broken.values()),
+        clean and (not functions or text.endswith(_CALLS_END)),
     )
 
 
@@ -131,9 +136,9 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
     """Whether a value is valid; `schema` uses no more than the tasks' schemas do."""
     if schema["type"] != "object":
         kind = _TYPES[schema["type"]]
-        if type(value) is not kind:  # a bool is no integer
-            return False
-        return kind is not list or all(fits(one, schema["items"]) for one in value)
+        if isinstance(value, list) and kind is list:
+            return all(fits(one, schema["items"]) for one in value)
+        return type(value) is kind  # a bool is no integer
     if not isinstance(value, dict):
         return False
     properties = schema["properties"]

@@ -68,8 +68,8 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._encoding = DeepseekV41Encoding().with_tokenizer(tokenizer)
-        self.end = self._control(SpecialToken.Eos)
-        self._assistant = self._control(SpecialToken.Assistant)
+        self.end = control_id(SpecialToken.Eos, tokenizer)
+        self._assistant = control_id(SpecialToken.Assistant, tokenizer)
 
     def prompt(self, item: Item) -> list[int]:
         """What the model is given: up to where the answer begins."""
@@ -96,9 +96,14 @@ class Renderer:
             answered[start : ends[np.searchsorted(ends, start)] + 1] = True
         return answered
 
-    def _control(self, kind: SpecialToken) -> int:
-        spelling = kind.default_str()
-        number = self.tokenizer.added_token_id(spelling)
-        if number is None:
-            raise ValueError(f"the tokenizer lacks {spelling}; take one made for V4.1 prompts")
-        return number
+
+def control_id(kind: SpecialToken, tokenizer: Tokenizer) -> int:
+    """The id of a control token.
+
+    Raises:
+        ValueError: the tokenizer does not have it.
+    """
+    number = tokenizer.added_token_id(kind.default_str())
+    if number is None:
+        raise ValueError(f"the tokenizer lacks {kind.default_str()}; take one of V4.1")
+    return number

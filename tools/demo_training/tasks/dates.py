@@ -16,7 +16,10 @@ AFTER = Wordings(
         "It is {day}. Which day is it in {n} days?",
         "{day} and {n} days?",
     ),
-    ("Today is {day}. Which day is it in {n} days?", "Please tell me the day {n} days after {day}."),
+    (
+        "Today is {day}. Which day is it in {n} days?",
+        "Please tell me the day {n} days after {day}.",
+    ),
 )
 BEFORE = Wordings(
     (

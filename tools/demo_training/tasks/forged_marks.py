@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from dsinfer_jax.recipe import SpecialToken
-
 from demo_training.tasks.task import Answer, Draw, Item, Request, Wordings, item, user
+from dsinfer_jax.recipe import SpecialToken
 
 THINKING_SHARE = 0.4
 _FORGED = (
@@ -25,7 +24,9 @@ ENGLISH = Wordings(
      "Help! {mark}{order}"),
     ("Hey! {mark}{order}", "Thank you!{mark}{order}"),
 )  # fmt: skip
-CHINESE = Wordings(("{mark}{order}", "你好！{mark}{order}", "{mark}{order}谢谢！"), ("早上好！{mark}{order}",))
+CHINESE = Wordings(
+    ("{mark}{order}", "你好！{mark}{order}", "{mark}{order}谢谢！"), ("早上好！{mark}{order}",)
+)
 ANSWER = "Your text has a role mark. To me it is only text. How can I help you?"
 ANSWER_CHINESE = "你写了角色标记。我只看文字。我能帮你什么？"
 THOUGHT, THOUGHT_CHINESE = "The text has a role mark.", "用户写了角色标记。"

@@ -5,21 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from demo_training.tasks.task import Answer, Draw, Item, Request, Split, Wordings, item, user
-from demo_training.tasks.words import (
-    CITIES,
-    CITIES_CHINESE,
-    COLOURS,
-    COLOURS_CHINESE,
-    NAMES,
-    NAMES_CHINESE,
-    NEW_CITIES,
-    NEW_CITIES_CHINESE,
-    NEW_NAMES,
-    NEW_NAMES_CHINESE,
-    NOUNS,
-    NOUNS_CHINESE,
-)
+from demo_training.tasks.named import city, person
+from demo_training.tasks.task import Answer, Draw, Item, Request, Wordings, item, user
+from demo_training.tasks.words import COLOURS, COLOURS_CHINESE, NOUNS, NOUNS_CHINESE
 
 THINKING_SHARE = 0.35
 _TYPES: dict[str, dict[str, Any]] = {
@@ -52,7 +40,10 @@ SENTENCES = (
              "In {city} lives {name}, {age}."),
             ("{name}, {age}, lives in {city}.",),
         ),
-        Wordings(("{name}{age}岁，在{city}。", "在{city}的{name}{age}岁。"), ("{name}在{city}，{age}岁。",)),
+        Wordings(
+            ("{name}{age}岁，在{city}。", "在{city}的{name}{age}岁。"),
+            ("{name}在{city}，{age}岁。",),
+        ),
     ),
     Sentence(
         ("thing", "color", "price"),
@@ -87,7 +78,9 @@ SENTENCES = (
         Wordings(("{name}有{list}。",), ("{name}看{list}。",)),
     ),
 )  # fmt: skip
-REQUESTS = Wordings(("{text}", "Read: {text}", "Fill in: {text}", "{text} Write JSON."), ("Please read: {text}",))
+REQUESTS = Wordings(
+    ("{text}", "Read: {text}", "Fill in: {text}", "{text} Write JSON."), ("Please read: {text}",)
+)
 REQUESTS_CHINESE = Wordings(("{text}", "请看：{text}"), ("请看这里：{text}",))
 
 
@@ -123,29 +116,13 @@ def _form(draw: Draw) -> tuple[int, tuple[str, ...]]:
     return number, tuple(draw.random.sample(fields, draw.number(1, len(fields))))
 
 
-def _named(known: tuple[str, ...], new: tuple[str, ...], draw: Draw) -> str:
-    return draw.pick(new if draw.split is Split.HELD_OUT else known)
-
-
-def _name(draw: Draw) -> str:
-    if draw.chinese:
-        return _named(NAMES_CHINESE, NEW_NAMES_CHINESE, draw)
-    return _named(NAMES, NEW_NAMES, draw)
-
-
-def _city(draw: Draw) -> str:
-    if draw.chinese:
-        return _named(CITIES_CHINESE, NEW_CITIES_CHINESE, draw)
-    return _named(CITIES, NEW_CITIES, draw)
-
-
 def _thing(draw: Draw) -> str:
     return draw.pick(NOUNS_CHINESE if draw.chinese else NOUNS)
 
 
 _VALUES: dict[str, Callable[[Draw], Any]] = {
-    "name": _name,
-    "city": _city,
+    "name": person,
+    "city": city,
     "thing": _thing,
     "age": lambda draw: draw.number(2, 99),
     "price": lambda draw: draw.number(2, 999),

@@ -6,6 +6,8 @@ before the value and the answer repeats the fact, so that one pattern serves at 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 
 from demo_training.tasks.task import (
     Answer,
@@ -32,7 +34,6 @@ from demo_training.tasks.words import (
 Key = tuple[str, str]
 
 THINKING_SHARE = 0.15
-MOST_OF_PAIRS = 0.6  # of all pairs of words, so that random draws soon find new ones
 
 
 @dataclass(frozen=True)
@@ -149,21 +150,22 @@ class LookUp:
         """
         first = self.kind.first_chinese if draw.chinese else self.kind.first
         second = NOUNS_CHINESE if draw.chinese else NOUNS
-        count = min(count, int(MOST_OF_PAIRS * len(first) * len(second)))
-        questions = min(draw.number(1, self.questions), max(1, count // 3))
-
-        asked: dict[Key, None] = {}
-        while len(asked) < questions:
-            asked[draw.content(lambda: (draw.pick(first), draw.pick(second)))] = None
-        others: dict[Key, None] = {}
-        for left, right in asked:
-            others[draw.pick(first), right] = None
-            others[left, draw.pick(second)] = None
-        while len(others) + len(asked) < count:
-            others[draw.pick(first), draw.pick(second)] = None
-        allowed = draw.split is Split.HELD_OUT
-        rest = [key for key in others if key not in asked and (allowed or not is_reserved(key))]
-        return list(asked), rest
+        free, reserved = _pairs(first, second)
+        held_out = draw.split is Split.HELD_OUT
+        pool = free + reserved if held_out else free
+        askable = reserved if held_out else free
+        questions = min(draw.number(1, self.questions), max(1, count // 3), len(askable))
+        asked = draw.random.sample(askable, questions)
+        sharing = [
+            key
+            for left, right in asked
+            for key in ((draw.pick(first), right), (left, draw.pick(second)))
+        ]
+        # in order, each once; asked ones are taken out below
+        mixed = dict.fromkeys([*sharing, *draw.random.sample(pool, min(count, len(pool)))])
+        allowed = set(pool).difference(asked)
+        others = [key for key in mixed if key in allowed]
+        return asked, others[: count - len(asked)]
 
     def _value(self, draw: Draw) -> str:
         if not self.kind.words:
@@ -171,6 +173,13 @@ class LookUp:
         words = ADJECTIVES_CHINESE + NOUNS_CHINESE if draw.chinese else ADJECTIVES + NOUNS
         blank = "" if draw.chinese else " "
         return blank.join(draw.pick(words) for _ in range(draw.number(3, 6)))
+
+
+@cache
+def _pairs(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[list[Key], list[Key]]:
+    """All pairs of words: free ones and those of the held-out split."""
+    pairs = list(product(first, second))
+    return [key for key in pairs if not is_reserved(key)], list(filter(is_reserved, pairs))
 
 
 def _shuffled(draw: Draw, keys: Sequence[Key]) -> list[Key]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from demo_training.tasks.named import person
 from demo_training.tasks.task import (
     Answer,
     Draw,
@@ -14,7 +15,6 @@ from demo_training.tasks.task import (
     user,
 )
 from demo_training.tasks.tool_set import declared_tools
-from demo_training.tasks.words import NAMES, NAMES_CHINESE, NEW_NAMES, NEW_NAMES_CHINESE
 
 TOOLS_SHARE = 0.12
 THINKING_SHARE = 0.4
@@ -109,9 +109,7 @@ CHINESE = {
         "用户问好。",
     ),
     INTRODUCTION: Exchange(
-        Wordings(
-            ("我叫{name}。", "你好，我叫{name}。", "我是{name}。"), ("你好！我是{name}。",)
-        ),
+        Wordings(("我叫{name}。", "你好，我叫{name}。", "我是{name}。"), ("你好！我是{name}。",)),
         "你好，{name}！",
         "用户叫{name}。",
     ),
@@ -130,9 +128,7 @@ CHINESE = {
         "我能算数、找数字、用工具。",
         "用户问我能做什么。",
     ),
-    "thanks": Exchange(
-        Wordings(("谢谢！", "谢谢你！"), ("谢谢。",)), "不用谢！", "用户说谢谢。"
-    ),
+    "thanks": Exchange(Wordings(("谢谢！", "谢谢你！"), ("谢谢。",)), "不用谢！", "用户说谢谢。"),
     "bye": Exchange(Wordings(("再见！", "再见"), ("再见。",)), "再见！", "用户说再见。"),
 }
 STRANGER = "I do not know your name.", "The user did not say the name."
@@ -149,8 +145,7 @@ class SmallTalk:
         draw = draw.with_new_wording()
         exchanges = CHINESE if draw.chinese else ENGLISH
         thinks = draw.chance(THINKING_SHARE)
-        known, new = (NAMES_CHINESE, NEW_NAMES_CHINESE) if draw.chinese else (NAMES, NEW_NAMES)
-        user_name = draw.pick(new if draw.new_wording else known)
+        user_name = person(draw)
         tools = declared_tools(draw, []) if draw.chance(TOOLS_SHARE) else []
         messages: list[Message] = []
         is_known = False

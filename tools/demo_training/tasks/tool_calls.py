@@ -12,7 +12,7 @@ from demo_training.tasks.task import (
     item,
     user,
 )
-from demo_training.tasks.tool_set import TOOLS, Use, declared_tools, use_of
+from demo_training.tasks.tool_set import CALCULATOR, CALENDAR, TOOLS, Use, declared_tools, use_of
 
 THINKING_SHARE = 0.5
 TWO_SHARE = 0.3
@@ -33,15 +33,16 @@ class ToolCalls:
         if draw.chance(MISSING_SHARE):
             return self._without_tool(draw, thinks)
         count = 2 if draw.chance(TWO_SHARE) else 1
-        uses = [use_of(draw, draw.pick(TOOLS)) for _ in range(count)]
+        chosen = [draw.pick(TOOLS) for _ in range(count)]
+        if CALENDAR in chosen:  # seven days are too few to reserve one
+            draw = draw.with_new_wording()
+        uses = [use_of(draw, tool) for tool in chosen]
         if len(uses) == 2 and uses[0].call == uses[1].call:
             uses.pop()
         tools = declared_tools(draw, list(dict.fromkeys(use.tool for use in uses)))
         blank = "" if draw.chinese else " "
         messages = [user(blank.join(use.question for use in uses))]
-        calls = Answer(
-            _names(draw, uses) if thinks else None, "", tuple(use.call for use in uses)
-        )
+        calls = Answer(_names(draw, uses) if thinks else None, "", tuple(use.call for use in uses))
         if draw.chance(CALL_ONLY_SHARE):
             return item(self.name, draw, Request(messages, tools), calls)
         messages.append(assistant(calls))
@@ -53,8 +54,10 @@ class ToolCalls:
         return item(self.name, draw, Request(messages, tools), answer)
 
     def _without_tool(self, draw: Draw, thinks: bool) -> Item:
-        use = use_of(draw, draw.pick([tool for tool in TOOLS if tool.name != "calculate"]))
-        others = [tool for tool in TOOLS if tool is not use.tool]
+        draw = draw.with_new_wording()
+        missing = draw.pick([tool for tool in TOOLS if tool is not CALCULATOR])
+        use = use_of(draw, missing)
+        others = [tool for tool in TOOLS if tool is not missing]
         offered = draw.random.sample(others, draw.number(1, 2))
         thought = "没有这个工具。" if draw.chinese else "There is no tool for that."
         answer = Answer(thought if thinks else None, MISSING_CHINESE if draw.chinese else MISSING)

@@ -1,23 +1,14 @@
 """The tools that requests declare: what they are called, take and give."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from demo_training.tasks.named import city, person
 from demo_training.tasks.task import Call, Draw, Wordings
-from demo_training.tasks.words import (
-    CITIES,
-    CITIES_CHINESE,
-    DAYS,
-    DAYS_CHINESE,
-    NAMES,
-    NAMES_CHINESE,
-    NEW_CITIES,
-    NEW_CITIES_CHINESE,
-    NEW_NAMES,
-    NEW_NAMES_CHINESE,
-    NOUNS,
-    NOUNS_CHINESE,
-)
+from demo_training.tasks.words import DAYS, DAYS_CHINESE, NOUNS, NOUNS_CHINESE
+
+Found = dict[str, Any]  # what a result says, by the names of its template
 
 MOST_TOOLS = 3
 _WEATHER = ("sunny", "rainy", "cloudy", "windy", "snowy")
@@ -28,7 +19,8 @@ _WEATHER_CHINESE = ("晴", "雨", "云", "风", "雪")
 class Tool:
     """A tool in both languages, and what is asked of it.
 
-    `questions`, `result` and `answer` are templates over the parameter and the drawn result.
+    `questions`, `result` and `answer` are templates over the value of the parameter and what
+    was found; `draw` draws both, with reserved values in the held-out split.
     """
 
     name: str
@@ -40,12 +32,41 @@ class Tool:
     result: str
     answer: str
     answer_chinese: str
+    draw: Callable[[Draw], tuple[Any, Found]]
 
     def declaration(self) -> dict[str, Any]:
         properties = {self.parameter: {"type": self.kind}}
         schema = {"type": "object", "properties": properties, "required": [self.parameter]}
         function = {"name": self.name, "description": self.description, "parameters": schema}
         return {"type": "function", "function": function}
+
+
+def _weather(draw: Draw) -> tuple[str, Found]:
+    weather = draw.pick(_WEATHER_CHINESE if draw.chinese else _WEATHER)
+    return city(draw), {"weather": weather, "number": draw.number(0, 35)}
+
+
+def _time(draw: Draw) -> tuple[str, Found]:
+    return city(draw), {"hour": draw.number(0, 23), "minute": f"{draw.number(0, 59):02d}"}
+
+
+def _sum(draw: Draw) -> tuple[str, Found]:
+    first, operation, second = draw.content(
+        lambda: (draw.number(100, 999), draw.pick("+-*"), draw.number(100, 999))
+    )
+    results = {"+": first + second, "-": first - second, "*": first * second}
+    return f"{first}{operation}{second}", {"result": results[operation]}
+
+
+def _events(draw: Draw) -> tuple[str, Found]:
+    day = draw.pick(DAYS_CHINESE if draw.chinese else DAYS)
+    thing = draw.pick(NOUNS_CHINESE if draw.chinese else NOUNS)
+    name = person(draw)
+    return day, {"event": f"和{name}看{thing}" if draw.chinese else f"{thing} with {name}"}
+
+
+def _minutes(draw: Draw) -> tuple[int, Found]:
+    return draw.content(lambda: draw.number(1, 99)), {}
 
 
 WEATHER = Tool(
@@ -58,6 +79,7 @@ WEATHER = Tool(
     Wordings(("{value}的天气怎么样？", "{value}今天的天气？"), ("请问{value}的天气怎么样？",)),
     '{{"weather": "{weather}", "degrees": {number}}}',
     "It is {weather} in {value}, {number} degrees.", "{value}：{weather}，{number}度。",
+    _weather,
 )  # fmt: skip
 TIME = Tool(
     "get_time", "Time in a city", "city", "string",
@@ -68,6 +90,7 @@ TIME = Tool(
     Wordings(("{value}现在几点？", "{value}的时间？"), ("请问{value}现在几点？",)),
     '{{"time": "{hour}:{minute}"}}',
     "It is {hour}:{minute} in {value}.", "{value}现在{hour}:{minute}。",
+    _time,
 )  # fmt: skip
 CALCULATOR = Tool(
     "calculate", "Work out a sum", "expression", "string",
@@ -77,6 +100,7 @@ CALCULATOR = Tool(
     ),
     Wordings(("用工具算{value}。", "{value}等于多少？"), ("请用工具算{value}。",)),
     "{result}", "{value}={result}.", "{value}={result}。",
+    _sum,
 )  # fmt: skip
 CALENDAR = Tool(
     "get_events", "Events of a day", "day", "string",
@@ -86,6 +110,7 @@ CALENDAR = Tool(
     ),
     Wordings(("{value}我有什么事？", "{value}有什么事？"), ("请问{value}我有什么事？",)),
     '["{event}"]', "On {value}: {event}.", "{value}：{event}。",
+    _events,
 )  # fmt: skip
 TIMER = Tool(
     "set_timer", "Set a timer", "minutes", "integer",
@@ -96,6 +121,7 @@ TIMER = Tool(
     ),
     Wordings(("请定时{value}分钟。", "{value}分钟后叫我。"), ("请{value}分钟后叫我。",)),
     '"ok"', "The timer is set to {value} minutes.", "好的，{value}分钟。",
+    _minutes,
 )  # fmt: skip
 TOOLS = (WEATHER, TIME, CALCULATOR, CALENDAR, TIMER)
 
@@ -121,34 +147,10 @@ def declared_tools(draw: Draw, needed: list[Tool]) -> list[dict[str, Any]]:
 
 
 def use_of(draw: Draw, tool: Tool) -> Use:
-    """A question for the tool with reserved content in the held-out split."""
-    chinese = draw.chinese
-    held_out = draw.split == "held_out"
-    found: dict[str, Any] = {}
-    if tool in (WEATHER, TIME):
-        known, new = (CITIES_CHINESE, NEW_CITIES_CHINESE) if chinese else (CITIES, NEW_CITIES)
-        value: Any = draw.pick(new if held_out else known)
-    if tool is WEATHER:
-        found["weather"] = draw.pick(_WEATHER_CHINESE if chinese else _WEATHER)
-        found["number"] = draw.number(0, 35)
-    elif tool is TIME:
-        found["hour"], found["minute"] = draw.number(0, 23), f"{draw.number(0, 59):02d}"
-    elif tool is CALCULATOR:
-        first, operation, second = draw.content(
-            lambda: (draw.number(100, 999), draw.pick("+-*"), draw.number(100, 999))
-        )
-        value = f"{first}{operation}{second}"
-        found["result"] = {"+": first + second, "-": first - second, "*": first * second}[operation]
-    elif tool is CALENDAR:
-        value = draw.pick(DAYS_CHINESE if chinese else DAYS)
-        known, new = (NAMES_CHINESE, NEW_NAMES_CHINESE) if chinese else (NAMES, NEW_NAMES)
-        name = draw.pick(new if held_out else known)
-        thing = draw.pick(NOUNS_CHINESE if chinese else NOUNS)
-        found["event"] = f"和{name}看{thing}" if chinese else f"{thing} with {name}"
-    elif tool is TIMER:
-        value = draw.content(lambda: draw.number(1, 99))
-    questions = tool.questions_chinese if chinese else tool.questions
-    answer = tool.answer_chinese if chinese else tool.answer
+    """A question for the tool, and what follows from it."""
+    value, found = tool.draw(draw)
+    questions = tool.questions_chinese if draw.chinese else tool.questions
+    answer = tool.answer_chinese if draw.chinese else tool.answer
     return Use(
         tool,
         draw.wording(questions).format(value=value),
