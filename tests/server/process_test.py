@@ -128,3 +128,19 @@ def test_sigterm_under_load_ends_every_request_with_a_result_or_an_error(
         else:
             assert status == 503
             assert "shutting down" in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("command", [("--mock",), ("conform", "ftp://a")])
+def test_without_the_framework_only_the_server_is_missing(command: tuple[str, ...]) -> None:
+    program = (
+        "import runpy, sys\n"
+        "sys.modules['starlette'] = sys.modules['uvicorn'] = None\n"
+        f"sys.argv = ['server', *{command!r}]\n"
+        "runpy.run_module('dsinfer_jax.server', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    wanted = "pip install 'dsinfer-jax[server]'" if command == ("--mock",) else "http://"
+    assert wanted in done.stderr
