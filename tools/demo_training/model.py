@@ -6,9 +6,11 @@ chosen: attention over a whole batch of rows, the choice of keys with a loss tha
 indexer, and experts in slots of fixed size.
 
 A batch is [batch, length] tokens; a row holds documents one after another, each beginning at an
-even place, so that pairs of ratio 2 never cross documents.
+even place, so that pairs of ratio 2 never cross documents. Of long rows the consumer half may run
+a few only, as the engine's compact truncation does.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +38,7 @@ from dsinfer_jax.model.rotary import inverse_frequencies, rotate
 from dsinfer_jax.model.trunk import Trunk, entry_mixes, first_trunk, sublayer_input, write_back
 
 Array = jax.Array
+CHUNK = 128  # query rows at a time, so that scores stay in a processor's cache
 FAR = -1e30  # a logit that is never chosen; finite, so that gradients are
 
 
@@ -49,12 +52,21 @@ class Batch:
         positions: [batch, length] int32, from 0 in each document.
         document: [batch, length] int32, equal within a document; -1 on padding.
         loss_weight: [batch, length] float32, of predicting the *next* token.
+        kept: [batch, n] int32, consecutive places that enter the consumer half, n a multiple of the
+            window; None: all.
     """
 
     token_ids: Array
     positions: Array
     document: Array
     loss_weight: Array
+    kept: Array | None = None
+
+    def of_kept(self, leaf: Array) -> Array:
+        """What the kept places have: [batch, length, ...] -> [batch, n, ...]."""
+        if self.kept is None:
+            return leaf
+        return jnp.take_along_axis(leaf, self.kept, axis=1)
 
 
 @dataclass(frozen=True)
@@ -88,11 +100,25 @@ class Selection(NamedTuple):
     candidates: Array | None  # bool
 
 
+class Rows(NamedTuple):
+    """The rows that a layer runs: all [batch, rows]."""
+
+    place: Array  # int32, in the batch's rows
+    positions: Array
+    document: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        size, count = self.place.shape
+        return size, count
+
+
 @dataclass
 class Run:
     """One forward pass while it is traced."""
 
     batch: Batch
+    rows: Rows
     config: ModelConfig
     form: Form
     trunk: Trunk
@@ -105,17 +131,19 @@ class Run:
 
 
 def forward(params: Params, batch: Batch, config: ModelConfig, form: Form) -> tuple[Array, Losses]:
-    """Logits [batch, length, vocab] of every row, and losses.
+    """Logits [batch, length, vocab] of every row, or of the kept ones, and losses.
 
     Args:
         params: the engine's tree with float32 matrices in the places of stored formats.
     """
-    rows = batch.token_ids.size
+    size, length = batch.token_ids.shape
     valid = (batch.document >= 0).reshape(-1)
-    no_image = jnp.zeros(rows, bool)
+    no_image = jnp.zeros(size * length, bool)
     embedded = embed(batch.token_ids.reshape(-1), valid, params, EXACT)
     memory_rows = _memory_rows(params, batch, config)
-    run = Run(batch, config, form, first_trunk(embedded, config))
+    place = jnp.tile(jnp.arange(length, dtype=jnp.int32), (size, 1))
+    rows = Rows(place, batch.positions, batch.document)
+    run = Run(batch, rows, config, form, first_trunk(embedded, config))
     loads, dropped = [], []
     for spec in config.layers:
         if spec.engram is not None:
@@ -127,6 +155,8 @@ def forward(params: Params, batch: Batch, config: ModelConfig, form: Form) -> tu
         weights = at_layer(params.layers, spec.index)
         if spec.owns_kv:
             _compress(run, spec, params, weights)
+        if spec.index == config.first_consumer_layer:
+            _enter_consumer_half(run)
         if spec.owns_index:
             _close_selection(run)
             run.selection = _select(run, spec, params, weights)
@@ -142,7 +172,7 @@ def forward(params: Params, batch: Batch, config: ModelConfig, form: Form) -> tu
         expert_load=jnp.stack(loads),
         dropped=jnp.mean(jnp.stack(dropped)),
     )
-    return logits.reshape(*batch.token_ids.shape, -1), losses
+    return logits.reshape(*run.rows.shape, -1), losses
 
 
 def _memory_rows(params: Params, batch: Batch, config: ModelConfig) -> tuple[Array, ...]:
@@ -179,6 +209,24 @@ def _compress(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -
     run.keys[spec.index] = _rotated_keys(run, run.latents, spec)
 
 
+def _enter_consumer_half(run: Run) -> None:
+    """Go on with the kept rows; compressed keys are of all rows by now."""
+    batch, size = run.batch, run.batch.token_ids.shape[0]
+    if batch.kept is None:
+        return
+    run.rows = Rows(*(batch.of_kept(leaf) for leaf in run.rows))
+
+    def kept(leaf: Array) -> Array:
+        by_row = leaf.reshape(size, -1, *leaf.shape[1:])
+        index = batch.kept.reshape(*batch.kept.shape, *[1] * (leaf.ndim - 1))  # type: ignore[union-attr]
+        chosen = jnp.take_along_axis(by_row, index, axis=1)
+        return chosen.reshape(-1, *leaf.shape[1:])
+
+    run.trunk = Trunk(*(kept(leaf) for leaf in run.trunk))
+    _close_selection(run)
+    run.selection = None
+
+
 def _rotated_keys(run: Run, values: Array, spec: LayerSpec) -> Array:
     """Keys [batch, keys, width] rotated at the first position of their groups."""
     positions = run.batch.positions[:, :: spec.ratio].reshape(-1)
@@ -187,18 +235,40 @@ def _rotated_keys(run: Run, values: Array, spec: LayerSpec) -> Array:
     return flat.reshape(values.shape)
 
 
-def _visible(batch: Batch, ratio: int) -> Array:
-    """Which keys a row may see: of complete groups of its own document, up to itself."""
-    place = jnp.arange(batch.token_ids.shape[1])
-    last = place[ratio - 1 :: ratio]
-    same = batch.document[:, :, None] == batch.document[:, None, ratio - 1 :: ratio]
-    return same & (last <= place[:, None]) & (batch.document >= 0)[:, :, None]
+def _chunks(run: Run, ratio: int) -> Iterator[tuple[slice, int]]:
+    """Slices of the run's rows, and how many keys the last of each may see."""
+    length = run.batch.token_ids.shape[1]
+    count = run.rows.place.shape[1]
+    for start in range(0, count, CHUNK):
+        stop = min(start + CHUNK, count)
+        yield slice(start, stop), (stop if count == length else length) // ratio
+
+
+def _visible(run: Run, some: slice, keys: int, ratio: int) -> Array:
+    """Which of the first keys some rows may see: [batch, rows, keys] bool.
+
+    Those of complete groups of their own document, up to themselves.
+    """
+    rows = run.rows
+    last = jnp.arange(ratio - 1, keys * ratio, ratio)
+    of_key = run.batch.document[:, None, ratio - 1 :: ratio][..., :keys]
+    of_row = rows.document[:, some, None]
+    return (of_row == of_key) & (last <= rows.place[:, some, None]) & (of_row >= 0)
+
+
+def _widened(parts: list[Array], value: float | bool) -> Array:
+    """[batch, rows, keys] parts one under another, filled up to the keys of the widest."""
+    keys = max(part.shape[-1] for part in parts)
+    filled = [
+        jnp.pad(part, ((0, 0), (0, 0), (0, keys - part.shape[-1])), constant_values=value)
+        for part in parts
+    ]
+    return jnp.concatenate(filled, axis=1)
 
 
 def _select(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> Selection:
     """Index scores and what they choose. No gradient flows into the rest of the model."""
-    config, batch = run.config, run.batch
-    size, length = batch.token_ids.shape
+    config, (size, count) = run.config, run.rows.shape
     assert params.indexers is not None and params.index_keys is not None
     assert run.latents is not None
     h = lax.stop_gradient(_attention_input(run, weights))
@@ -206,8 +276,11 @@ def _select(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> 
     source = config.index_source_layer_ids.index(spec.index)
     heads = product_fp8(query, at_layer(params.indexers.wq_b, source), EXACT)
     heads = heads.reshape(-1, config.index_n_heads, config.index_head_dim)
-    heads = rotate(heads, batch.positions.reshape(-1), inverse_frequencies(config, spec.ratio))
+    frequencies = inverse_frequencies(config, spec.ratio)
+    heads = rotate(heads, run.rows.positions.reshape(-1), frequencies)
+    heads = heads.reshape(size, count, *heads.shape[1:])
     head_weights = product_bf16(h, params.indexers.weights_proj[source], EXACT)
+    head_weights = head_weights.reshape(size, count, -1)
 
     number = config.index_k_source_layer_ids.index(spec.index_k_source)
     latents = lax.stop_gradient(run.latents).reshape(-1, config.head_dim)
@@ -215,12 +288,13 @@ def _select(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> 
     keys = rms_norm(keys, params.index_keys.k_norm[number], config.rms_norm_eps, EXACT)
     keys = _rotated_keys(run, keys.reshape(size, -1, config.index_head_dim), spec)
 
-    products = jnp.einsum("bthd,bkd->bthk", heads.reshape(size, length, *heads.shape[1:]), keys)
-    scores = jnp.einsum(
-        "bthk,bth->btk", jnp.maximum(products, 0), head_weights.reshape(size, length, -1)
-    )
-    visible = _visible(batch, spec.ratio)
-    scores = jnp.where(visible, scores, FAR)
+    all_scores, all_visible = [], []
+    for some, seen in _chunks(run, spec.ratio):
+        products = jnp.einsum("bthd,bkd->bthk", heads[:, some], keys[:, :seen])
+        scores = jnp.einsum("bthk,bth->btk", jnp.maximum(products, 0), head_weights[:, some])
+        all_visible.append(_visible(run, some, seen, spec.ratio))
+        all_scores.append(jnp.where(all_visible[-1], scores, FAR))
+    scores, visible = _widened(all_scores, FAR), _widened(all_visible, False)
     candidates = run.selection.candidates if run.selection else None
     allowed = visible
     if spec.candidates == "restricted":
@@ -277,9 +351,8 @@ def _close_selection(run: Run) -> None:
 
 
 def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
-    config, batch = run.config, run.batch
-    size, length = batch.token_ids.shape
-    params, positions = weights.attention, batch.positions.reshape(-1)
+    config, (size, count) = run.config, run.rows.shape
+    params, positions = weights.attention, run.rows.positions.reshape(-1)
     mixes = entry_mixes(run.trunk, weights.hc_attn, "attn", config, unobserved, spec.index)
     h = _attention_input(run, weights)
     frequencies = inverse_frequencies(config, spec.ratio)
@@ -287,21 +360,29 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
     heads = product_fp8(query, params.wq_b, EXACT)
     heads = heads.reshape(-1, config.num_attention_heads, config.head_dim)
     heads = rotate(heads, positions, frequencies) * config.head_dim**-0.5
-    heads = heads.reshape(size, length, *heads.shape[1:])
+    heads = heads.reshape(size, count, *heads.shape[1:])
     window = window_keys_of(h, positions, params, frequencies, config, EXACT)
-    window = window.reshape(size, length, -1)
+    window = window.reshape(size, count, -1)
 
-    pieces = [_window_scores(heads, window, batch, config.sliding_window)]
+    near = _window_scores(heads, window, run.rows.document, config.sliding_window)
+    near_shares, far_values, attended = [], [], []
+    for some, seen in _chunks(run, spec.ratio or 1):
+        pieces = [near[:, some]]
+        if spec.ratio:
+            assert run.selection is not None
+            open_keys = run.selection.chosen if run.form.sparse else run.selection.visible
+            keys = run.keys[spec.kv_source][:, :seen]
+            scores = jnp.einsum("bthd,bkd->bthk", heads[:, some], keys)
+            pieces.append(jnp.where(open_keys[:, some, None, :seen], scores, FAR))
+        shares = _softmax_with_sink(pieces, params.attn_sink)
+        near_shares.append(shares[0])
+        if spec.ratio:
+            far_values.append(jnp.einsum("bthk,bkd->bthd", shares[1], keys))
+            attended.append(jnp.mean(lax.stop_gradient(shares[1]), axis=2))
+    context = _window_values(jnp.concatenate(near_shares, axis=1), window)
     if spec.ratio:
-        assert run.selection is not None
-        open_keys = run.selection.chosen if run.form.sparse else run.selection.visible
-        scores = jnp.einsum("bthd,bkd->bthk", heads, run.keys[spec.kv_source])
-        pieces.append(jnp.where(open_keys[:, :, None], scores, FAR))
-    shares = _softmax_with_sink(pieces, params.attn_sink)
-    context = _window_values(shares[0], window)
-    if spec.ratio:
-        context = context + jnp.einsum("bthk,bkd->bthd", shares[1], run.keys[spec.kv_source])
-        run.attended.append(jnp.mean(shares[1], axis=2))
+        context = context + jnp.concatenate(far_values, axis=1)
+        run.attended.append(_widened(attended, 0.0))
     y = output_projection(
         context.reshape(-1, *context.shape[2:]), positions, params, frequencies, spec.index,
         config, EXACT, unobserved,
@@ -330,14 +411,14 @@ def _bands(keys: Array, window: int) -> Array:
     return jnp.concatenate([before, blocks], axis=2)
 
 
-def _window_scores(heads: Array, keys: Array, batch: Batch, window: int) -> Array:
+def _window_scores(heads: Array, keys: Array, documents: Array, window: int) -> Array:
     """Logits [batch, length, heads, 2 window] of each row's band; `window` divides the length."""
     size, length, count, width = heads.shape
     blocked = heads.reshape(size, -1, window, count, width)
     scores = jnp.einsum("bnqhd,bnkd->bnqhk", blocked, _bands(keys, window))
     distance = jnp.arange(window)[:, None] + window - jnp.arange(2 * window)  # row minus key
     near = (distance >= 0) & (distance < window)
-    document = (batch.document + 1)[..., None]  # 0: padding, and what lies before the row
+    document = (documents + 1)[..., None]  # 0: padding, and what lies before the row
     of_row = document.reshape(size, -1, window, 1)
     of_key = jnp.swapaxes(_bands(document, window), 2, 3)
     open_keys = near & (of_row == of_key) & (of_row > 0)
@@ -363,7 +444,7 @@ def _experts(
         scores, lax.stop_gradient(weights.gate.bias), config.num_experts_per_tok,
         config.routed_scaling_factor,
     )  # fmt: skip
-    valid = (run.batch.document >= 0).reshape(-1)
+    valid = (run.rows.document >= 0).reshape(-1)
     y, load, dropped = _routed(h, valid, routing.experts, routing.weights, experts, run)
     if weights.shared_expert is not None:
         y = y + shared_expert(h, weights.shared_expert, config, EXACT)

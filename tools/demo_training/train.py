@@ -1,0 +1,235 @@
+"""The training loop: stages, the step, what is kept between them."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from demo_training import model, weights
+from demo_training.data import Row
+from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.model.params import Params
+
+Array = jax.Array
+
+KEPT_ROWS = 256  # of a long row, at the end of its first document: the consumer half runs these
+INDEX_WEIGHT = 0.1  # of the indexers' loss, which moves nothing but indexers
+BALANCE_SPEED = 2e-3  # of the router's bias towards experts with too little load
+CLIP = 1.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the training.
+
+    Attributes:
+        share: of all steps.
+        long_every: every so many steps one batch of long rows; 0: never.
+        sparse: attend to chosen keys only.
+        stored: weights have the values of their stored formats.
+    """
+
+    name: str
+    share: float
+    long_every: int
+    sparse: bool = False
+    stored: bool = False
+
+
+STAGES = (
+    Stage("short", 0.45, 0),
+    Stage("long", 0.35, 3),
+    Stage("sparse", 0.20, 3, sparse=True, stored=True),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how fast.
+
+    Attributes:
+        steps: of all stages together.
+        peak: the highest learning rate; it rises for 2 % of the steps and falls to a twentieth.
+    """
+
+    steps: int
+    peak: float = 3e-3
+    seed: int = 0
+
+    def stage(self, step: int) -> Stage:
+        """The stage that a step belongs to."""
+        done = 0.0
+        for stage in STAGES:
+            done += stage.share
+            if step < round(done * self.steps):
+                return stage
+        return STAGES[-1]
+
+    def is_long(self, step: int) -> bool:
+        every = self.stage(step).long_every
+        return every > 0 and step % every == every - 1
+
+    def optimiser(self) -> optax.GradientTransformation:
+        rate = optax.warmup_cosine_decay_schedule(
+            0.0, self.peak, max(self.steps // 50, 1), self.steps, self.peak / 20
+        )
+        decayed = partial(jax.tree.map, lambda leaf: leaf.ndim > 2 or leaf.shape[-1] > 64)
+        return optax.chain(
+            optax.clip_by_global_norm(CLIP),
+            optax.adamw(rate, b2=0.98, weight_decay=0.02, mask=decayed),
+        )
+
+
+class State(NamedTuple):
+    """What a step changes."""
+
+    params: Params  # without hashes
+    optimiser: Any
+    step: int
+
+
+class Metrics(NamedTuple):
+    loss: Array  # of the tokens of answers, nats
+    index: Array
+    recall: Array
+    dropped: Array
+    least_load: Array  # of any expert, as a multiple of its share
+
+
+def first_state(config: ModelConfig, plan: Plan, token_map: np.ndarray) -> tuple[State, Any]:
+    """A fresh state, and the hashes, which are not trained."""
+    whole = weights.initial(config, plan.seed, token_map)
+    params = replace(whole, hashes=None)
+    return State(params, plan.optimiser().init(params), 0), whole.hashes
+
+
+def step_function(
+    config: ModelConfig, plan: Plan, hashes: Any, stage: Stage
+) -> Callable[[Params, Any, model.Batch], tuple[Params, Any, Metrics]]:
+    """One step of a stage, compiled for each shape of batch."""
+    form, optimiser = model.Form(sparse=stage.sparse), plan.optimiser()
+
+    def loss_of(params: Params, batch: model.Batch) -> tuple[Array, tuple[Array, model.Losses]]:
+        params = replace(params, hashes=hashes)
+        if stage.stored:
+            params = weights.as_stored(params, config)
+        logits, losses = model.forward(params, batch, config, form)
+        targets = batch.of_kept(jnp.roll(batch.token_ids, -1, axis=1))
+        weight = batch.of_kept(batch.loss_weight)
+        chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        surprise = jax.nn.logsumexp(logits, axis=-1) - chosen
+        loss = jnp.sum(surprise * weight) / jnp.sum(weight)
+        answers = (weight == 1).astype(jnp.float32)
+        answer_loss = jnp.sum(surprise * answers) / jnp.maximum(jnp.sum(answers), 1)
+        return loss + INDEX_WEIGHT * losses.index, (answer_loss, losses)
+
+    def step(params: Params, state: Any, batch: model.Batch) -> tuple[Params, Any, Metrics]:
+        gradient, (loss, losses) = jax.grad(loss_of, has_aux=True)(params, batch)
+        updates, state = optimiser.update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        share = 1 / config.n_routed_experts
+        gate = params.layers.gate
+        bias = gate.bias + BALANCE_SPEED * jnp.sign(share - losses.expert_load)
+        params = replace(params, layers=replace(params.layers, gate=replace(gate, bias=bias)))
+        least = jnp.min(losses.expert_load) / share
+        return params, state, Metrics(
+            loss, losses.index, losses.index_recall, losses.dropped, least
+        )  # fmt: skip
+
+    return jax.jit(step, donate_argnums=(0, 1))
+
+
+def model_batch(rows: Row, long: bool) -> model.Batch:
+    """Rows of the data as the model takes them."""
+    kept = None
+    if long:
+        ends = np.sum(rows.document == 0, axis=1)
+        first = np.maximum(ends - KEPT_ROWS, 0)
+        kept = jnp.asarray(first[:, None] + np.arange(KEPT_ROWS), jnp.int32)
+    return model.Batch(*(jnp.asarray(leaf) for leaf in rows), kept)
+
+
+def train(
+    config: ModelConfig,
+    plan: Plan,
+    token_map: np.ndarray,
+    batches: Callable[[int, bool], Row],
+    folder: Path,
+    *,
+    stop_at: int | None = None,
+    save_every: int = 200,
+    say: Callable[[str], None] = print,
+) -> Params:
+    """Train, or go on where the folder says; returns the float tree with its hashes.
+
+    Args:
+        batches: (step, long) -> rows, a pure function.
+        folder: of `state.npz` and `log.jsonl`.
+        stop_at: end before this step, as if interrupted.
+    """
+    state, hashes = first_state(config, plan, token_map)
+    state = load_state(folder, state)
+    compiled: dict[Stage, Any] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    began, seen = time.perf_counter(), 0
+    while state.step < min(plan.steps, stop_at or plan.steps):
+        stage, long = plan.stage(state.step), plan.is_long(state.step)
+        if stage not in compiled:
+            compiled[stage] = step_function(config, plan, hashes, stage)
+        batch = model_batch(batches(state.step, long), long)
+        params, optimiser, metrics = compiled[stage](state.params, state.optimiser, batch)
+        state = State(params, optimiser, state.step + 1)
+        seen += batch.token_ids.size
+        if state.step % 10 == 0 or state.step == plan.steps:
+            entry = {name: round(float(value), 4) for name, value in metrics._asdict().items()}
+            seconds = time.perf_counter() - began
+            entry |= {"step": state.step, "stage": stage.name, "long": long,
+                      "tokens_per_second": round(seen / seconds)}  # fmt: skip
+            with (folder / "log.jsonl").open("a") as log:
+                log.write(json.dumps(entry) + "\n")
+            say(json.dumps(entry))
+        if state.step % save_every == 0 or state.step == plan.steps:
+            save_state(folder, state)
+    save_state(folder, state)
+    return replace(state.params, hashes=hashes)
+
+
+def save_state(folder: Path, state: State) -> None:
+    """Write the state; the file is replaced whole."""
+    leaves = jax.tree.leaves((state.params, state.optimiser))
+    arrays = {f"{place:05}": np.asarray(leaf) for place, leaf in enumerate(leaves)}
+    unfinished = folder / "state.unfinished.npz"
+    np.savez(unfinished, step=np.int64(state.step), **arrays)
+    unfinished.replace(folder / "state.npz")
+
+
+def load_state(folder: Path, like: State) -> State:
+    """The saved state, or `like` if there is none.
+
+    Raises:
+        ValueError: the folder holds a run of another model.
+    """
+    path = folder / "state.npz"
+    if not path.exists():
+        return like
+    with np.load(path) as stored:
+        leaves, structure = jax.tree.flatten((like.params, like.optimiser))
+        found = [stored[f"{place:05}"] for place in range(len(stored.files) - 1)]
+        if [leaf.shape for leaf in found] != [leaf.shape for leaf in leaves]:
+            raise ValueError(f"{path} is of another model; use another folder")
+        params, optimiser = jax.tree.unflatten(structure, map(jnp.asarray, found))
+        return State(params, optimiser, int(stored["step"]))
+
+
+def read_log(folder: Path) -> Iterator[dict[str, Any]]:
+    """Entries of a run, in order; steps that were done again come again."""
+    with (folder / "log.jsonl").open() as log:
+        yield from map(json.loads, log)

@@ -1,0 +1,78 @@
+"""Train the demo model, and write it as a checkpoint in the published layout.
+
+    python tools/train_demo.py runs/demo                  # about two hours on two cores
+    python tools/train_demo.py runs/demo                  # goes on where it stopped
+    python tools/train_demo.py runs/smoke --steps 20      # a look at whether everything works
+
+The folder gets `log.jsonl` (a line every ten steps), `loss.svg`, `state.npz` to go on from, the
+data (made once), and at the end `model/`, a checkpoint that `--model` can load.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from demo_training import data, report, weights
+from demo_training.config import demo_config
+from demo_training.tokenizer import PATH as TOKENIZER
+from demo_training.train import Plan, train
+
+from dsinfer_jax.checkpoint.save import save_pretrained
+from dsinfer_jax.checkpoint.vocabulary import fold_vocabulary
+
+SHORT_ROWS, LONG_ROWS = 8, 4  # of a batch: 4 096 and 9 216 tokens
+STEPS = 2400
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of training; default: {STEPS}")
+    parser.add_argument("--rows", type=int, help="different short rows; default: all differ")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peak", type=float, default=Plan.peak, help="highest learning rate")
+    options = parser.parse_args()
+    plan = Plan(options.steps, options.peak, options.seed)
+    folder: Path = options.folder
+
+    began = time.perf_counter()
+    long_steps = sum(plan.is_long(step) for step in range(plan.steps))
+    counts = {
+        False: options.rows or (plan.steps - long_steps) * SHORT_ROWS,
+        True: max(long_steps, 1) * LONG_ROWS,
+    }
+    sources = {
+        long: data.stored_rows(
+            data.Rows(data.LONG if long else data.SHORT, count, options.seed), folder / "data"
+        )
+        for long, count in counts.items()
+    }
+    print(f"data: {counts[False]} short and {counts[True]} long rows, "
+          f"{time.perf_counter() - began:.0f} s")  # fmt: skip
+    batches = data.Batches.of(sources, {False: SHORT_ROWS, True: LONG_ROWS}, options.seed)
+
+    token_map = fold_vocabulary(TOKENIZER)
+    config = demo_config(vocab_size=len(token_map))
+    began = time.perf_counter()
+    trained = train(config, plan, token_map, batches, folder)
+    seconds = time.perf_counter() - began
+    save_pretrained(
+        weights.stored(trained, config), config, folder / "model", tokenizer_folder=TOKENIZER.parent
+    )
+    report.write_plot(folder)
+    record = {
+        "command": f"python tools/train_demo.py {folder} --steps {plan.steps} --seed {plan.seed} "
+        f"--peak {plan.peak}",
+        "seed": plan.seed,
+        "data": data.data_hash(options.seed),
+        "seconds_of_this_call": round(seconds),
+    }
+    (folder / "model" / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
