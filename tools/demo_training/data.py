@@ -210,8 +210,8 @@ def stored_rows(rows: Rows, folder: Path) -> Packed:
     The file's name holds the data hash, so other data never comes from an old file.
     """
     shape = rows.shape
-    name = f"{shape.name}-{rows.split}-{rows.count}-{rows.seed}-{data_hash(rows.seed)[:16]}.npz"
-    path = folder / name
+    what = f"{shape.name}-{shape.length}-{rows.split}-{rows.count}-{rows.seed}"
+    path = folder / f"{what}-{data_hash(rows.seed)[:16]}.npz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         made = [pack(shape, number, rows.seed, rows.split) for number in range(rows.count)]

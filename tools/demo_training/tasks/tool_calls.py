@@ -58,7 +58,7 @@ class ToolCalls:
         missing = draw.pick([tool for tool in TOOLS if tool is not CALCULATOR])
         use = use_of(draw, missing)
         others = [tool for tool in TOOLS if tool is not missing]
-        offered = draw.random.sample(others, draw.number(1, 2))
+        offered = draw.random.sample(others, draw.number(0, 2))
         thought = "没有这个工具。" if draw.chinese else "There is no tool for that."
         answer = Answer(thought if thinks else None, MISSING_CHINESE if draw.chinese else MISSING)
         tools = [tool.declaration() for tool in offered]
