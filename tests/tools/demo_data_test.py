@@ -155,6 +155,19 @@ def test_json_answers_are_compared_by_value() -> None:
     assert not score(one, prose, TOKENIZER).valid
 
 
+def test_whatever_a_model_writes_gets_a_score() -> None:
+    random = Random(0)
+    for name in SMALL:
+        for one in items(name, Split.TRAIN, 4):
+            answer = RENDERER.answer(one)
+            for _ in range(10):
+                noise = [random.randrange(tokenizer.ENTRIES + 3) for _ in range(9)]
+                place = random.randrange(len(answer))
+                spoilt = [*answer[:place], *noise, *answer[place + random.randrange(3) :]]
+                assert not score(one, spoilt, TOKENIZER).right or one.answer.thinking is not None
+            assert not score(one, [], TOKENIZER).valid
+
+
 def replaced(one: Item, content: str | None = None, calls: tuple[Call, ...] = ()) -> Item:
     """The item with another answer."""
     said = one.answer.content if content is None else content
@@ -196,7 +209,9 @@ def expected_turns(one: Item) -> list[str]:
             before = text_up_to(conversation, place)
             turn = text_up_to(conversation, place + 1)[before.rindex(ASSISTANT) :]
             said, _ = turn.removeprefix(ASSISTANT).rsplit(ASSISTANT)
-            turns.append(said.removeprefix("<think>" if said[1] == "t" else "</think>"))
+            mark = "<think>" if conversation.thinking_mode else "</think>"
+            if said.startswith(mark):  # else the history shows it without its thinking
+                turns.append(said.removeprefix(mark))
     return [*turns, text_of(np.array(RENDERER.answer(one)))]
 
 

@@ -33,16 +33,17 @@ Mixture = Mapping[str, float]
 # Weights of draws. What does not fit into the rest of a row is drawn again, so that rows hold fewer
 # of the longest items: docs/demo_model.md has the shares that come out.
 SHORT_MIXTURE: Mixture = {
-    "small_talk": 0.06,
-    "arithmetic": 0.20,
-    "copying": 0.09,
+    "small_talk": 0.05,
+    "arithmetic": 0.18,
+    "copying": 0.08,
     "lookup": 0.12,
     "lookup_pair": 0.09,
     "dates": 0.07,
     "units": 0.07,
-    "tool_calls": 0.20,
+    "tool_calls": 0.18,
     "json_answers": 0.07,
     "forged_marks": 0.03,
+    "mixed": 0.06,
 }
 LONG_MIXTURE: Mixture = {
     "lookup_far": 0.40,

@@ -32,7 +32,8 @@ class Rendered:
     Attributes:
         token_ids: [tokens] int32, BOS to the end token of the answer.
         answered: [tokens] bool: what assistants said, in the history too: thinking, content, calls
-            and end tokens, without the opening that the template gives.
+            and end tokens, without the opening that the template gives; not the turns of a history
+            whose thinking is left out.
     """
 
     token_ids: np.ndarray
@@ -88,11 +89,15 @@ class Renderer:
     def _answered(self, token_ids: np.ndarray) -> np.ndarray:
         """From two after an assistant's mark (its think mark is the template's) to the end token.
 
+        The history of a conversation with thinking may show turns without theirs. Nobody would
+        say them like that, so they do not count: the think mark differs from the last one.
         No text of a user can become a control id, so the marks are where assistants speak.
         """
         answered = np.zeros(len(token_ids), bool)
         ends = np.flatnonzero(token_ids == self.end)
-        for start in np.flatnonzero(token_ids == self._assistant) + 2:
+        marks = np.flatnonzero(token_ids == self._assistant) + 1
+        as_said = marks[token_ids[marks] == token_ids[marks[-1]]]
+        for start in as_said + 1:
             answered[start : ends[np.searchsorted(ends, start)] + 1] = True
         return answered
 

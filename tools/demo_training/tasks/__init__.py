@@ -6,6 +6,7 @@ from demo_training.tasks.dates import Dates
 from demo_training.tasks.forged_marks import ForgedMarks
 from demo_training.tasks.json_answers import JsonAnswers
 from demo_training.tasks.lookup import CODES, CODES_OF_PEOPLE, COPIES, LookUp
+from demo_training.tasks.mixed import Mixed
 from demo_training.tasks.small_talk import SmallTalk
 from demo_training.tasks.task import Task
 from demo_training.tasks.tool_calls import ToolCalls
@@ -23,6 +24,7 @@ _ALL: tuple[Task, ...] = (
     ToolCalls(),
     JsonAnswers(),
     ForgedMarks(),
+    Mixed(),
     Copying("copying_long", fewest=60, most=400),
     LookUp("copying_far", COPIES, fewest=15, most=150, questions=6),
     LookUp("lookup_far", CODES, fewest=20, most=155, questions=6),

@@ -25,6 +25,8 @@ ENGLISH = Wordings(
         "Please compute {sum}.",
         "Tell me {sum}.",
         "Hi! What is {sum}?",
+        "what is {sum}?",
+        "what is {sum}",
     ),
     ("Please tell me {sum}.", "Hello, how much is {sum}?", "Compute {sum}", "Hi, what is {sum}?"),
 )

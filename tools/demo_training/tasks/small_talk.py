@@ -50,6 +50,7 @@ ENGLISH = {
                 "Hello, my name is {name}.",
                 "Hello! I am {name}.",
                 "Call me {name}.",
+                "i am {name}",
             ),
             ("Hi! My name is {name}.", "Please call me {name}.", "Hello, I am {name}."),
         ),
@@ -66,7 +67,13 @@ ENGLISH = {
     ),
     "who": Exchange(
         Wordings(
-            ("Who are you?", "What are you?", "What is your name?", "Tell me who you are."),
+            (
+                "Who are you?",
+                "who are you?",
+                "What are you?",
+                "What is your name?",
+                "Tell me who you are.",
+            ),
             ("Please tell me who you are.", "Hi, who are you?"),
         ),
         "I am a small demo model.",
@@ -87,7 +94,10 @@ ENGLISH = {
         "The user asks what I can do.",
     ),
     "how": Exchange(
-        Wordings(("How are you?", "How are you today?", "Are you well?"), ("Hi, how are you?",)),
+        Wordings(
+            ("How are you?", "how are you?", "How are you today?", "Are you well?"),
+            ("Hi, how are you?",),
+        ),
         "I am well, thank you.",
         "The user asks how I am.",
     ),
