@@ -50,7 +50,10 @@ class Answer:
         _cut(request, self._given)
         request.fail(reason, sentence)
         text = self._text.add([], last=True) if self._text else ""
-        last = Delta(self._place, [], [], reason, sentence, text, answer=request.answer)
+        last = Delta(
+            self._place, [], [], reason, sentence, text,
+            answer=request.answer, cached_tokens=request.cached_tokens,
+        )  # fmt: skip
         last.output = self._output()
         return last
 

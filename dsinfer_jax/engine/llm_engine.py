@@ -347,6 +347,7 @@ class LLMEngine:
             request.error,
             top_logprobs=request.top_logprobs[first:],
             answer=request.answer,
+            cached_tokens=request.cached_tokens,
         )
 
     def _failure(self, request: Request, row: int, token: int, new: "_NewTokens") -> str | None:
@@ -378,7 +379,10 @@ class LLMEngine:
     def _fail(self, request: Request, reason: FinishReason, error: str) -> Delta:
         request.fail(reason, error)
         self._end(request)
-        return Delta(request.index, [], [], reason, error, answer=request.answer)
+        return Delta(
+            request.index, [], [], reason, error,
+            answer=request.answer, cached_tokens=request.cached_tokens,
+        )  # fmt: skip
 
     def _end(self, request: Request) -> None:
         self._scheduler.release(request)

@@ -112,6 +112,7 @@ class Delta:
         output: the whole result, in the last delta.
         top_logprobs: one list for each new token, empty if not wanted.
         answer: which of the prompt's `n` answers it belongs to.
+        cached_tokens: as in RequestOutput, known from the first delta on.
     """
 
     index: int
@@ -123,6 +124,7 @@ class Delta:
     output: RequestOutput | None = None
     top_logprobs: list[TopLogprobs] = field(default_factory=list)
     answer: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(eq=False)
