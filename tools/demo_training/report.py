@@ -1,7 +1,9 @@
-"""The loss curve of a run."""
+"""What people look at: the loss curve of a run, the table and plot of an evaluation."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from demo_training.evaluate import Tally
 from demo_training.train import read_log
 
 
@@ -24,3 +26,29 @@ def write_plot(folder: Path) -> None:
     lower.set_xlabel("step")
     lower.legend()
     figure.savefig(folder / "loss.svg")
+
+
+def table_line(name: str, tallies: Mapping[str, Tally]) -> str:
+    """One variant: right and well formed of each task, in percent."""
+    cells = (
+        f"{task} {100 * tally.right / tally.items:.0f}/{100 * tally.valid / tally.items:.0f}"
+        for task, tally in tallies.items()
+    )
+    return f"{name:26} " + "  ".join(cells)
+
+
+def plot_table(table: Mapping[str, Mapping[str, Mapping[str, int]]], path: Path) -> None:
+    """Right answers by task, a group of bars for each task and a bar for each variant."""
+    from matplotlib.figure import Figure
+
+    tasks = list(next(iter(table.values())))
+    figure = Figure(figsize=(1 + len(tasks), 4), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / len(table)
+    for place, (variant, by_task) in enumerate(table.items()):
+        shares = [by_task[task]["right"] / by_task[task]["items"] for task in tasks]
+        axes.bar([at + place * width for at in range(len(tasks))], shares, width, label=variant)
+    axes.set_xticks([at + 0.4 for at in range(len(tasks))], tasks, rotation=30, ha="right")
+    axes.set_ylabel("right answers")
+    axes.legend(fontsize="small", ncols=2)
+    figure.savefig(path)
