@@ -16,12 +16,12 @@ from pathlib import Path
 from demo_training import data, report, weights
 from demo_training.config import demo_config
 from demo_training.tokenizer import PATH as TOKENIZER
-from demo_training.train import Plan, train
+from demo_training.train import Plan, Steps, train
 
 from dsinfer_jax.checkpoint.save import save_pretrained
 from dsinfer_jax.checkpoint.vocabulary import fold_vocabulary
 
-SHORT_ROWS, LONG_ROWS = 8, 4  # of a batch: 4 096 and 9 216 tokens
+SHORT_ROWS, LONG_ROWS = 8, 4  # of a batch: 4 608 and 9 216 tokens
 STEPS = 2400
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     token_map = fold_vocabulary(TOKENIZER)
     config = demo_config(vocab_size=len(token_map))
     began = time.perf_counter()
-    trained = train(config, plan, token_map, batches, folder)
+    trained = train(Steps(config, plan, token_map), batches, folder)
     seconds = time.perf_counter() - began
     save_pretrained(
         weights.stored(trained, config), config, folder / "model", tokenizer_folder=TOKENIZER.parent

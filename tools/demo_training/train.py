@@ -104,13 +104,6 @@ class Metrics(NamedTuple):
     least_load: Array  # of any expert, as a multiple of its share
 
 
-def first_state(config: ModelConfig, plan: Plan, token_map: np.ndarray) -> tuple[State, Any]:
-    """A fresh state, and the hashes, which are not trained."""
-    whole = weights.initial(config, plan.seed, token_map)
-    params = replace(whole, hashes=None)
-    return State(params, plan.optimiser().init(params), 0), whole.hashes
-
-
 def step_function(
     config: ModelConfig, plan: Plan, hashes: Any, stage: Stage
 ) -> Callable[[Params, Any, model.Batch], tuple[Params, Any, Metrics]]:
@@ -157,15 +150,44 @@ def model_batch(rows: Row, long: bool) -> model.Batch:
     return model.Batch(*(jnp.asarray(leaf) for leaf in rows), kept)
 
 
+class Steps:
+    """The steps of a plan for one model, compiled when they are first needed.
+
+    Attributes:
+        first: the state before the first step.
+    """
+
+    def __init__(self, config: ModelConfig, plan: Plan, token_map: np.ndarray) -> None:
+        self.plan, self._config = plan, config
+        whole = weights.initial(config, plan.seed, token_map)
+        self._hashes = whole.hashes  # not trained
+        params = replace(whole, hashes=None)
+        self.first = State(params, plan.optimiser().init(params), 0)
+        self._compiled: dict[tuple[bool, bool], Any] = {}
+
+    def take(self, state: State, rows: Row) -> tuple[State, Metrics]:
+        """The next step. The state is given away."""
+        stage = self.plan.stage(state.step)
+        form = stage.sparse, stage.stored
+        if form not in self._compiled:
+            self._compiled[form] = step_function(self._config, self.plan, self._hashes, stage)
+        batch = model_batch(rows, self.plan.is_long(state.step))
+        params, optimiser, metrics = self._compiled[form](state.params, state.optimiser, batch)
+        return State(params, optimiser, state.step + 1), metrics
+
+    def whole(self, state: State) -> Params:
+        """The float tree with its hashes."""
+        return replace(state.params, hashes=self._hashes)
+
+
 def train(
-    config: ModelConfig,
-    plan: Plan,
-    token_map: np.ndarray,
+    steps: Steps,
     batches: Callable[[int, bool], Row],
     folder: Path,
     *,
     stop_at: int | None = None,
-    save_every: int = 200,
+    report_every: int = 10,
+    save_every: int = 100,
     say: Callable[[str], None] = print,
 ) -> Params:
     """Train, or go on where the folder says; returns the float tree with its hashes.
@@ -175,31 +197,29 @@ def train(
         folder: of `state.npz` and `log.jsonl`.
         stop_at: end before this step, as if interrupted.
     """
-    state, hashes = first_state(config, plan, token_map)
-    state = load_state(folder, state)
-    compiled: dict[Stage, Any] = {}
+    plan = steps.plan
     folder.mkdir(parents=True, exist_ok=True)
+    first = steps.first  # copied, because a step gives its state away
+    params, optimiser = jax.tree.map(jnp.copy, (first.params, first.optimiser))
+    state = load_state(folder, State(params, optimiser, first.step))
+    last = min(plan.steps, stop_at or plan.steps)
     began, seen = time.perf_counter(), 0
-    while state.step < min(plan.steps, stop_at or plan.steps):
+    while state.step < last:
         stage, long = plan.stage(state.step), plan.is_long(state.step)
-        if stage not in compiled:
-            compiled[stage] = step_function(config, plan, hashes, stage)
-        batch = model_batch(batches(state.step, long), long)
-        params, optimiser, metrics = compiled[stage](state.params, state.optimiser, batch)
-        state = State(params, optimiser, state.step + 1)
-        seen += batch.token_ids.size
-        if state.step % 10 == 0 or state.step == plan.steps:
-            entry = {name: round(float(value), 4) for name, value in metrics._asdict().items()}
-            seconds = time.perf_counter() - began
-            entry |= {"step": state.step, "stage": stage.name, "long": long,
-                      "tokens_per_second": round(seen / seconds)}  # fmt: skip
+        rows = batches(state.step, long)
+        state, metrics = steps.take(state, rows)
+        seen += rows.token_ids.size
+        if state.step % report_every == 0:
+            entry: dict[str, Any] = {"step": state.step, "stage": stage.name, "long": long}
+            entry |= {name: round(float(value), 4) for name, value in metrics._asdict().items()}
+            entry["tokens_per_second"] = round(seen / (time.perf_counter() - began))
             with (folder / "log.jsonl").open("a") as log:
                 log.write(json.dumps(entry) + "\n")
             say(json.dumps(entry))
-        if state.step % save_every == 0 or state.step == plan.steps:
+        if state.step % save_every == 0:
             save_state(folder, state)
     save_state(folder, state)
-    return replace(state.params, hashes=hashes)
+    return steps.whole(state)
 
 
 def save_state(folder: Path, state: State) -> None:
