@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "checkpoint": {"model", "config", "_jax"},
     "demo": {"checkpoint", "model", "config"},
     "engine": {"model", "mesh", "checkpoint", "demo", "config", "settings", "_jax"},
-    "server": {"recipe", "engine", "settings"},
+    "server": {"recipe", "engine", "settings", "_jax"},
 }
 # packages besides the standard library, for the rooms where the design limits them
 PACKAGES: dict[str, set[str]] = {

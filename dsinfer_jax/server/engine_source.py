@@ -24,6 +24,7 @@ from dsinfer_jax.recipe import (
 )
 from dsinfer_jax.recipe.encoding import control_id
 from dsinfer_jax.server.source import InferenceJob, SourceError, SourceSnapshot
+from dsinfer_jax.server.step_log import StepLog
 
 FINISH = {
     FinishReason.STOP: InferenceFinishReason.Stop,
@@ -50,6 +51,8 @@ class EngineDelta(Protocol):
     error: str | None
     cached_tokens: int
     """Prompt tokens that the prefix cache had; known from the first delta on."""
+    output: Any
+    """The whole result, a RequestOutput, in the last delta."""
 
 
 class Engine(Protocol):
@@ -83,15 +86,14 @@ class EngineSource:
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine = engine
         self.tokenizer = tokenizer
+        self._steps = StepLog(engine.snapshot)
         self._end = control_id(SpecialToken.Eos.default_str(), tokenizer)
         self._thinking_end = control_id(SpecialToken.ThinkingEnd.default_str(), tokenizer)
         self._marker = control_id(SpecialToken.Dsml.default_str(), tokenizer)
 
     async def infer(self, job: InferenceJob) -> AsyncGenerator[InferenceChunk, None]:
         """The chunks of one answer; see `source.py`."""
-        if self._engine.unavailable is not None:
-            raise SourceError(f"The engine takes no requests: {self._engine.unavailable}", 503,
-                              RETRY_AFTER)  # fmt: skip
+        self._check_available()
         deltas = self._engine.generate(
             job.prompt_ids,
             self._params(job),
@@ -101,36 +103,54 @@ class EngineSource:
             tenant=job.tenant,
         )
         is_ready = False
-        async with aclosing(deltas):
-            async for delta in deltas:
-                if delta.finish_reason not in (None, *FINISH):
-                    raise _failure(delta)
-                if not is_ready:
-                    is_ready = True
-                    yield InferenceChunk.ready(
-                        prompt_usage=PromptUsage(
-                            prompt_tokens=len(job.prompt_ids),
-                            prompt_cache_hit_tokens=delta.cached_tokens,
-                        )
-                    )
-                tokens = self._tokens(delta, with_logprobs=job.options.logprobs)
-                if tokens is not None:
-                    yield tokens
-                if delta.finish_reason is not None:
-                    yield InferenceChunk.finish(FINISH[delta.finish_reason])
+        try:
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    self._steps.look()
+                    if delta.finish_reason not in (None, *FINISH):
+                        raise self._failure(delta)
+                    if not is_ready:
+                        is_ready = True
+                        yield _ready(delta, job)
+                    tokens = self._tokens(delta, with_logprobs=job.options.logprobs)
+                    if tokens is not None:
+                        yield tokens
+                    if delta.finish_reason is not None:
+                        yield InferenceChunk.finish(FINISH[delta.finish_reason])
+        except RuntimeError:  # it may have failed, or have been left, since it was asked
+            self._check_available()
+            raise
 
     def snapshot(self) -> SourceSnapshot:
         """For metrics and the status page."""
         metrics = self._engine.snapshot()
-        prompt = metrics[f"{PREFIX}prompt_tokens_total"]
-        return {
+        self._steps.add(metrics)
+
+        def value(name: str) -> float:
+            return metrics[PREFIX + name]
+
+        snapshot: SourceSnapshot = {
             "name": "engine",
-            "running": int(metrics[f"{PREFIX}requests_running"]),
-            "waiting": int(metrics[f"{PREFIX}requests_waiting"]),
-            "cache_used": metrics[f"{PREFIX}cache_blocks_used"] / metrics[f"{PREFIX}cache_blocks"],
-            "cache_hits": metrics[f"{PREFIX}cached_tokens_total"] / prompt if prompt else 0.0,
+            "running": int(value("requests_running")),
+            "waiting": int(value("requests_waiting")),
+            "cache_used": value("cache_blocks_used") / value("cache_blocks"),
+            "cache_hits": _share(value("cached_tokens_total"), value("prompt_tokens_total")),
+            "hidden_host_time": _share(
+                value("host_hidden_seconds_total"), value("host_seconds_total")
+            ),
+            "steps": self._steps.records(),
             "metrics": metrics,
         }
+        if drafted := value("drafted_tokens_total"):
+            snapshot["acceptance"] = value("accepted_tokens_total") / drafted
+        if self._engine.unavailable is not None:
+            snapshot["unavailable"] = self._engine.unavailable
+        return snapshot
+
+    def _check_available(self) -> None:
+        reason = self._engine.unavailable
+        if reason is not None:
+            raise SourceError(f"The engine takes no requests: {reason}", 503, RETRY_AFTER)
 
     def _params(self, job: InferenceJob) -> SamplingParams:
         """The sampling parameters of a job. SourceError for what the engine does not know."""
@@ -161,6 +181,18 @@ class EngineSource:
             marker=self._marker,
         )
 
+    def _failure(self, delta: EngineDelta) -> SourceError:
+        """The error of a request that the engine has ended."""
+        reason = delta.finish_reason
+        assert reason is not None
+        status = STATUSES[reason]
+        if reason is FinishReason.ERROR and self._engine.unavailable is not None:
+            status = 503
+        elif reason is FinishReason.ERROR and delta.output.times is None:
+            status = 400  # it never ran: the engine refused it, or its grammar
+        message = delta.error or f"The engine ended the request: {reason}."
+        return SourceError(message, status, RETRY_AFTER if status == 503 else None)
+
     def _tokens(self, delta: EngineDelta, *, with_logprobs: bool) -> InferenceChunk | None:
         """The new tokens without the one that ends the sequence, which is no part of the text."""
         ids = delta.token_ids
@@ -189,8 +221,12 @@ def _priority(job: InferenceJob) -> int:
         raise SourceError(f"The priority is {text!r}; it must be a whole number.", 400) from None
 
 
-def _failure(delta: EngineDelta) -> SourceError:
-    assert delta.finish_reason is not None
-    status = STATUSES[delta.finish_reason]
-    message = delta.error or f"The engine ended the request: {delta.finish_reason}."
-    return SourceError(message, status, RETRY_AFTER if status == 503 else None)
+def _ready(delta: EngineDelta, job: InferenceJob) -> InferenceChunk:
+    usage = PromptUsage(
+        prompt_tokens=len(job.prompt_ids), prompt_cache_hit_tokens=delta.cached_tokens
+    )
+    return InferenceChunk.ready(prompt_usage=usage)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

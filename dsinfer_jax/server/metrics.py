@@ -14,7 +14,15 @@ from dsinfer_jax.server.record import RequestRecord
 from dsinfer_jax.server.source import SourceSnapshot
 
 PREFIX = "dsinfer_server_"
-GAUGES = ("running", "waiting", "cache_used", "cache_hits", "acceptance", "balance")
+GAUGES = (
+    "running",
+    "waiting",
+    "cache_used",
+    "cache_hits",
+    "acceptance",
+    "balance",
+    "hidden_host_time",
+)
 
 
 class Metrics:

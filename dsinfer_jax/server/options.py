@@ -1,6 +1,7 @@
-"""The command line of the server: arguments to settings and to a mock.
+"""The command line of the server: arguments to settings, to an engine and to a mock.
 
-python -m dsinfer_jax.server --mock --port 8000
+python -m dsinfer_jax.server --model demo --port 8000
+python -m dsinfer_jax.server --mock
 python -m dsinfer_jax.server conform http://127.0.0.1:8000
 """
 
@@ -18,9 +19,10 @@ from dsinfer_jax.server.mock import MockOptions
 from dsinfer_jax.server.mock.faults import FAULTS, read_fault
 from dsinfer_jax.server.mock.script import Script
 from dsinfer_jax.server.settings import MODEL, ServerSettings
+from dsinfer_jax.settings import SETTINGS, read_settings
 
 NUMBERS = {
-    "context_limit": "longest prompt plus output in tokens",
+    "context_limit": "longest prompt plus output in tokens, of the mock",
     "max_choices": "largest n of a chat request",
     "max_running": "requests that generate at the same time; more get 429",
     "max_body": "bytes of the longest request body",
@@ -34,6 +36,7 @@ NUMBERS = {
     "retry_after": "seconds that a refused client is told to wait",
     "max_stored": "bytes of all Responses kept for previous_response_id; 0: none are",
 }
+MOCK_NAMES = ("answer", "script", "fault", "delay", "tokens_per_chunk")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,9 +47,10 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m dsinfer_jax.server",
         description="Chat Completions, Responses and Messages over HTTP.",
         epilog="python -m dsinfer_jax.server conform URL checks a server of these dialects.",
+        allow_abbrev=False,
     )
     made.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    made.add_argument("--port", type=int, default=8000, help="0: a free one")
+    made.add_argument("--port", type=_port, default=8000, help="0: a free one")
     made.add_argument(
         "--model-name", action="append", default=[], help=f"accepted name, repeatable ({MODEL})"
     )
@@ -63,8 +67,32 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--log-prompts", action="store_true", help="write prompts into the log")
     for name, meaning in NUMBERS.items():
         made.add_argument("--" + name.replace("_", "-"), type=kinds[name], help=meaning)
+    _add_engine_options(made)
     _add_mock_options(made)
     return made
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{port} is no port; it must be in 0..65535")
+    return port
+
+
+def _add_engine_options(made: argparse.ArgumentParser) -> None:
+    """The settings of `dsinfer_jax.settings`; they stay text, which `read_settings` checks."""
+    engine = made.add_argument_group("model and engine")
+    for each in SETTINGS:
+        default = "" if each.default is None or each.flag else f"; default: {each.default}"
+        kind: dict[str, Any] = {"metavar": each.name.upper()}
+        if each.flag is not None:
+            kind = {"action": "store_const", "const": each.flag}
+        engine.add_argument(
+            each.option,
+            dest=each.name,
+            help=f"{each.meaning}{default} [{each.environment}]",
+            **kind,
+        )
 
 
 def _add_mock_options(made: argparse.ArgumentParser) -> None:
@@ -125,12 +153,26 @@ def mock_options(arguments: argparse.Namespace) -> MockOptions:
     )
 
 
+def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Values of the engine's settings by name. Raises SettingError, a ValueError."""
+    return read_settings({each.name: getattr(arguments, each.name) for each in SETTINGS})
+
+
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The arguments; exits with a usage message where they make no sense together."""
     made = parser()
     parsed = made.parse_args(arguments)
-    if not parsed.mock:
-        made.error("only --mock can be served so far; connect an engine with create_app")
     if parsed.answer is not None and parsed.script is not None:
         made.error("--answer and --script cannot be combined")
+    if parsed.mock:
+        given = [each.option for each in SETTINGS if getattr(parsed, each.name) is not None]
+        if given:
+            made.error(f"--mock has no engine; leave out {', '.join(given)}")
+        return parsed
+    if parsed.context_limit is not None:
+        made.error("--context-limit is of the mock; an engine has --max-model-len")
+    of_mock = {name: made.get_default(name) for name in MOCK_NAMES}
+    given = [name for name, default in of_mock.items() if getattr(parsed, name) != default]
+    if given:
+        made.error(f"only the mock has --{given[0].replace('_', '-')}; add --mock")
     return parsed

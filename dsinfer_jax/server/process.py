@@ -35,6 +35,23 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket at an address, taken but not listening yet. OSError names an address it cannot get.
+
+    Until the server listens on it, connections are refused.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}, port {port}: {error}") from None
+    return made
+
+
 def make_server(app: Starlette, host: str, port: int, **options: Any) -> DrainingServer:
     """A server that is ready to run; `options` are further ones of uvicorn.Config."""
     settings = app.state.service.settings

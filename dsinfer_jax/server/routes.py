@@ -72,9 +72,12 @@ class Routes:
         return json_response({"id": id, "object": "response", "deleted": True})
 
     async def health(self, request: Request) -> Response:
-        """200 while new requests are taken, then 503."""
+        """200 while new requests are taken and can be answered, otherwise 503."""
         if self._service.admission.draining:
             return json_response({"status": "draining"}, 503)
+        reason = self._snapshot().get("unavailable")
+        if reason is not None:
+            return json_response({"status": "unavailable", "reason": reason}, 503)
         return json_response({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:

@@ -76,26 +76,31 @@ class SourceError(Exception):
 
 
 class StepRecord(TypedDict):
-    """One step of an engine, for the plot of the status page."""
+    """Successive steps of an engine, for the plot of the status page."""
 
     kind: str  # "prefill" or "decode"
-    tokens: int
-    seconds: float
+    steps: int
+    tokens: float  # of one, in the mean
+    seconds: float  # of one, in the mean
 
 
 class SourceSnapshot(TypedDict, total=False):
     """What a source can say about itself; what it does not know it leaves out.
 
-    Shares are in 0..1. `metrics` are further values by their names of Prometheus.
+    Shares are in 0..1. `unavailable` is a sentence, there only if nothing can be answered any more.
+    `hidden_host_time` is the share of the host's time in which the device was at work. `metrics`
+    are further values by their names of Prometheus.
     """
 
     name: str
+    unavailable: str
     running: int
     waiting: int
     cache_used: float
     cache_hits: float
     acceptance: float
     balance: float
+    hidden_host_time: float
     steps: list[StepRecord]
     metrics: Mapping[str, Any]
 

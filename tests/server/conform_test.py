@@ -72,9 +72,14 @@ def test_a_fault_is_found(mock: Live, fault: str) -> None:
 
 
 def test_a_model_that_writes_noise_is_judged_by_its_form(mock: Live) -> None:
-    for fault, code in (("half-character", 0), ("missing-think-end", 0), ("early-end", 1)):
-        header = ["--header", f"x-dsinfer-fault:{fault}"]
-        assert conform([mock.url, *header, "--noise", "--max-tokens", "64"]) == code
+    for fault, code, *only in (
+        ("half-character", 0, "--only", "streamed"),
+        ("half-character", 1, "--only", "structured"),  # what a grammar enforces has its form
+        ("missing-think-end", 0),
+        ("early-end", 1),
+    ):
+        options = ["--header", f"x-dsinfer-fault:{fault}", "--max-tokens", "64", *only]
+        assert conform([mock.url, "--noise", *options]) == code
 
 
 def test_a_report_says_what_failed(mock: Live, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from live import PATHS, chat, messages, running, until
 
-from dsinfer_jax.engine.request import FinishReason
+from dsinfer_jax.engine.request import FinishReason, RequestOutput, RequestTimes
 from dsinfer_jax.engine.sampling_params import SamplingParams
 from dsinfer_jax.server import ServerSettings, create_app
 from dsinfer_jax.server.engine_source import EngineSource
@@ -30,6 +30,7 @@ class PlayedDelta:
     finish_reason: FinishReason | None = None
     error: str | None = None
     cached_tokens: int = 64
+    output: Any = None
 
 
 class PlayedEngine:
@@ -54,10 +55,22 @@ class PlayedEngine:
             self.closed += 1
 
     def snapshot(self) -> dict[str, float]:
-        names = ("requests_running", "requests_waiting", "cache_blocks_used")
-        counts = {f"dsinfer_{name}": 2.0 for name in names}
-        totals = {"prompt_tokens_total": 100.0, "cached_tokens_total": 25.0, "cache_blocks": 8.0}
-        return {**counts, **{f"dsinfer_{name}": value for name, value in totals.items()}}
+        counts = {
+            "requests_running": 2.0,
+            "requests_waiting": 2.0,
+            "cache_blocks_used": 2.0,
+            "cache_blocks": 8.0,
+            "prompt_tokens_total": 100.0,
+            "cached_tokens_total": 25.0,
+            "drafted_tokens_total": 50.0,
+            "accepted_tokens_total": 20.0,
+            "host_seconds_total": 4.0,
+            "host_hidden_seconds_total": 3.0,
+            'steps_total{kind="decode"}': 4.0,
+            'step_tokens_total{kind="decode"}': 6.0,
+            'step_seconds_total{kind="decode"}': 1.0,
+        }
+        return {f"dsinfer_{name}": value for name, value in counts.items()}
 
     def serve(self, **settings: Any) -> Any:
         source = EngineSource(self, TOKENIZER)
@@ -92,6 +105,11 @@ def test_an_answer() -> None:
     assert body["usage"]["prompt_tokens"] == len(engine.asked[0][0])
     tokens = len(TOKENIZER.encode("Hel")) + len(TOKENIZER.encode("lo"))
     assert body["usage"]["completion_tokens"] == tokens  # without the one that ends
+
+
+def result(times: RequestTimes | None) -> RequestOutput:
+    """What the last delta of a failed request brings."""
+    return RequestOutput(0, [1], [], "", FinishReason.ERROR, None, times=times)
 
 
 def test_the_last_token_of_a_cut_answer_stays() -> None:
@@ -165,21 +183,48 @@ def test_log_probabilities() -> None:
 )
 @pytest.mark.parametrize("dialect", PATHS)
 def test_failures(dialect: str, reason: FinishReason, status: int) -> None:
+    times = RequestTimes(queue=0.1, first_token=None)
     path, make = PATHS[dialect]
-    failed = PlayedDelta([], finish_reason=reason, error="This is why.")
+    failed = PlayedDelta([], finish_reason=reason, error="This is why.", output=result(times))
     with PlayedEngine(failed).serve() as live:
         reply = live.post(path, make(stream=True))
     assert reply.status == status
     assert reply.json()["error"]["message"] == "This is why."
 
 
+def test_what_the_engine_refuses_is_the_fault_of_the_request() -> None:
+    refused = PlayedDelta(
+        [], finish_reason=FinishReason.ERROR, error="No such grammar.", output=result(None)
+    )
+    with PlayedEngine(refused).serve() as live:
+        reply = live.post(CHAT, chat())
+    assert reply.status == 400
+    assert reply.json()["error"]["message"] == "No such grammar."
+
+
 def test_an_engine_that_takes_nothing() -> None:
     engine = PlayedEngine()
-    engine.unavailable = "it drains"
+    engine.unavailable = "it has failed"
     with engine.serve() as live:
         reply = live.post(CHAT, chat())
+        health = live.get("/health")
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-    assert "it drains" in reply.json()["error"]["message"]
+    assert "it has failed" in reply.json()["error"]["message"]
+    assert health.status == 503
+    assert health.json()["reason"] == "it has failed"
+
+
+def test_an_engine_that_fails_when_it_is_asked() -> None:
+    class FailingEngine(PlayedEngine):
+        async def generate(self, *arguments: Any, **fields: Any) -> AsyncGenerator[Any, None]:
+            self.unavailable = "it has just failed"
+            raise RuntimeError("unavailable")
+            yield
+
+    with FailingEngine().serve() as live:
+        reply = live.post(CHAT, chat())
+    assert reply.status == 503
+    assert "it has just failed" in reply.json()["error"]["message"]
 
 
 def test_what_only_the_engine_refuses() -> None:
@@ -211,5 +256,8 @@ def test_figures() -> None:
         "waiting": 2,
         "cache_used": 0.25,
         "cache_hits": 0.25,
+        "acceptance": 0.4,
+        "hidden_host_time": 0.75,
+        "steps": [{"kind": "decode", "steps": 4, "tokens": 1.5, "seconds": 0.25}],
     }
     assert b"dsinfer_prompt_tokens_total 100.0" in page

@@ -30,7 +30,7 @@ def test_figures_of_the_source_are_on_the_page() -> None:
         "running": 3,
         "cache_used": 0.25,
         "acceptance": 0.5,
-        "steps": [{"kind": "decode", "tokens": 3, "seconds": 0.01}],
+        "steps": [{"kind": "decode", "steps": 1, "tokens": 3, "seconds": 0.01}],
         "metrics": {'dsinfer_steps_total{kind="decode"}': 7, "dsinfer_x": 1.5},
     }
     with running(create_app(infer, demo_tokenizer(), snapshot=lambda: snapshot)) as live:

@@ -65,7 +65,13 @@ def test_prompts_are_logged_where_asked_for() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "only --mock"),
+        (("--slots", "7"), "--slots is '7'; it must be 8 or more"),
+        (("--model", "/nope"), "/nope"),
+        (("--fault", "stall"), "only the mock has --fault"),
+        (("--context-limit", "99"), "--max-model-len"),
+        (("--mock", "--drafter", "lookup"), "--mock has no engine; leave out --drafter"),
+        (("--mock", "--port", "99999"), "99999 is no port"),
+        (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1, port 8000"),
         (("--mock", "--fault", "nope"), "The fault is 'nope'"),
         (("--mock", "--script", "/nope"), "No such file"),
         (("--mock", "--max-choices", "300"), "max_choices is 300"),

@@ -168,4 +168,4 @@ class MockSource:
         ]
 
     def _step(self, kind: str, tokens: int, seconds: float) -> None:
-        self._steps.append({"kind": kind, "tokens": tokens, "seconds": seconds})
+        self._steps.append({"kind": kind, "steps": 1, "tokens": tokens, "seconds": seconds})
