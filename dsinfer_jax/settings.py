@@ -12,7 +12,7 @@ from typing import Any
 
 NUMERICS = ("exact", "runtime", "reference")  # names of the policies of model.numerics
 PREFIX_CACHES = ("off", "exact", "bounded")  # of engine.replay
-DRAFTERS = ("off", "lookup")  # of engine.drafter
+DRAFTERS = ("off", "lookup", "dspark")  # of engine.drafter
 
 
 class SettingError(ValueError):
@@ -122,8 +122,8 @@ SETTINGS = (
     ),
     Setting(
         "drafter", "DSINFER_DRAFTER", "--drafter", "off", one_of(DRAFTERS),
-        "'lookup' proposes what followed the same tokens earlier and takes several tokens from a "
-        "step where that is right; the output is the same",
+        "several tokens from a step where a proposal is right; the output is the same: 'lookup' "
+        "proposes what followed the same tokens earlier, 'dspark' asks the model's draft block",
     ),
     Setting(
         "draft_tokens", "DSINFER_DRAFT_TOKENS", "--draft-tokens", 5, whole_number(1),

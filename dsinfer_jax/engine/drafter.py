@@ -13,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import register_dataclass
 
+from dsinfer_jax.engine.draws import Draws
 from dsinfer_jax.engine.request import Request
+from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.params import Params
 
 Array = jax.Array
 Leaf = jax.Array | np.ndarray
@@ -35,17 +38,30 @@ class Drafts(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Tokens that a step has added to the sequences.
+    """Tokens that a step has added to the sequences, and where that leaves them.
 
     Attributes:
         token_ids: [slots, n] int32.
         positions: [slots, n] int32; -1: nothing.
         newest: [slots] int32, position of each slot's newest token.
+        newest_ids: [slots] int32.
+        running: [slots] bool: this step has drawn the newest token.
+        draws: of each slot's next token; meaningless where not `running`.
     """
 
     token_ids: Array
     positions: Array
     newest: Array
+    newest_ids: Array
+    running: Array
+    draws: Draws
+
+
+class Model(NamedTuple):
+    """What the step has run, for drafters that look into it."""
+
+    params: Params
+    cache: Cache
 
 
 class Drafter(Protocol):
@@ -63,8 +79,11 @@ class Drafter(Protocol):
     def entry(self, request: Request) -> Any:
         """The state of one slot when a request's first token is about to be drawn (numpy)."""
 
-    def propose(self, state: Any, written: Written) -> tuple[Any, Drafts]:
-        """Take note of new tokens and propose what may follow; runs inside a program."""
+    def propose(self, state: Any, written: Written, model: Model) -> tuple[Any, Drafts]:
+        """Take note of new tokens and propose what may follow; runs inside a program.
+
+        Proposals of slots that are not `running` are not used.
+        """
 
 
 class NoDrafter:
@@ -78,7 +97,7 @@ class NoDrafter:
     def entry(self, request: Request) -> Any:
         return None
 
-    def propose(self, state: Any, written: Written) -> tuple[Any, Drafts]:
+    def propose(self, state: Any, written: Written, model: Model) -> tuple[Any, Drafts]:
         slots = written.newest.shape[0]
         return state, Drafts(jnp.zeros((slots, 0), jnp.int32), jnp.zeros(slots, jnp.int32))
 
@@ -114,7 +133,7 @@ class LookupDrafter:
         tokens[: request.length] = request.known_tokens(0, request.length)
         return History(tokens)
 
-    def propose(self, state: History, written: Written) -> tuple[History, Drafts]:
+    def propose(self, state: History, written: Written, model: Model) -> tuple[History, Drafts]:
         slots = jnp.arange(written.newest.shape[0], dtype=jnp.int32)[:, None]
         places = jnp.where(written.positions >= 0, written.positions, self._longest)
         tokens = jnp.asarray(state.token_ids).at[slots, places].set(written.token_ids, mode="drop")
@@ -138,13 +157,3 @@ class LookupDrafter:
             jnp.take_along_axis(tokens, jnp.minimum(following, longest - 1), axis=1),
             jnp.where(jnp.any(found, axis=1), known, 0),
         )
-
-
-def make_drafter(name: str, places: int, longest: int) -> Drafter:
-    """The drafter of a name in `settings.DRAFTERS`.
-
-    Args:
-        places: tokens to propose in a step.
-        longest: most tokens of a sequence, its newest one included.
-    """
-    return NoDrafter() if name == "off" else LookupDrafter(places, longest)

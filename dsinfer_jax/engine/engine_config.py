@@ -69,7 +69,8 @@ class EngineConfig:
             prefix_cache: "off", "exact" or "bounded", see replay.py.
             asynchronous: hand a step to the device before the tokens of the last one are read.
             deterministic: refuse what makes an answer depend on what else runs (docs/sampling.md).
-            drafter: "off", or "lookup": propose what followed the same tokens earlier.
+            drafter: "off"; "lookup": propose what followed the same tokens earlier; "dspark": the
+                model's draft block.
             draft_tokens: most proposed tokens of a step.
 
         Raises:

@@ -43,8 +43,9 @@ class LLM:
         deterministic: equal prompts and parameters give equal bits, whatever else runs, however
             prompts are cut or cached and whatever is drafted; requests without a seed get one from
             their prompt. What would break it is refused (docs/sampling.md).
-        drafter: "off", or "lookup": propose what followed the same tokens earlier in the sequence,
-            and take several tokens from a step where the proposal is right. Answers are the same.
+        drafter: "off"; or take several tokens from a step where a proposal is right, with the same
+            answers: "lookup" proposes what followed the same tokens earlier in the sequence,
+            "dspark" asks the model's draft block.
         draft_tokens: most proposed tokens of a step.
         progress: called with one line for each program that is prepared.
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from dsinfer_jax import _jax
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.engine.drafter import Drafter, make_drafter
+from dsinfer_jax.engine.drafter import Drafter
+from dsinfer_jax.engine.drafters import make_drafter
 from dsinfer_jax.engine.draws import Draws, idle_draws
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.packing import Packing
@@ -140,9 +141,7 @@ class Programs:
         drafter: Drafter | None = None,
     ) -> None:
         self._config, self._sizes = config, sizes
-        self._drafter = drafter or make_drafter(
-            sizes.drafter, sizes.draft_tokens, sizes.max_model_len + 1
-        )
+        self._drafter = drafter or make_drafter(sizes, config, numerics)
         abstract_params = jax.tree.map(_abstract, params)
         abstract_cache = model_cache.abstract(config, sizes.cache_sizes, numerics)
         empty = empty_engine_state(sizes.slots, config.vocab_size, self._drafter)

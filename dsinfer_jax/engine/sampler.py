@@ -8,7 +8,7 @@ do not depend on the order of addition, so that the same row gives the same toke
 A row that is not finite is marked, draws from zeros, and leaves the other rows alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ def sample(
         failed = ~jnp.all(jnp.isfinite(logits), axis=-1)
         raw = jnp.where(failed[:, None], 0.0, logits)
         changed = _masked(adjust(raw, draws, state, earlier), masks)
-        token_ids, kept = _choose(changed, draws)
+        token_ids, kept = choose(changed, draws, draws.temperature)
         return _described(raw, changed, kept, token_ids, failed, draws)
 
 
@@ -64,10 +64,15 @@ def _masked(logits: Array, masks: Array) -> Array:
     return lax.cond(jnp.any(masks != -1), masked, lambda: logits)
 
 
-def _choose(logits: Array, draws: Draws) -> tuple[Array, Array]:
-    """Tokens [rows], and what the filters keep: bool [rows, vocab]."""
+def choose(logits: Array, draws: Draws, temperature: Leaf) -> tuple[Array, Array]:
+    """Tokens [rows], and what the filters keep: bool [rows, vocab].
+
+    Args:
+        temperature: [rows] float32, in place of that of the draws.
+    """
     # Each part is chosen by data, so a batch pays for draws and filters only if a row needs them.
-    warm = jnp.asarray(draws.temperature) > 0
+    draws = replace(draws, temperature=temperature)
+    warm = jnp.asarray(temperature) > 0
     mass = lax.cond(
         jnp.any(warm),
         lambda: masses(logits, draws.temperature),

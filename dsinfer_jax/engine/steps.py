@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import register_dataclass
 
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.engine.drafter import Drafter, Written
+from dsinfer_jax.engine.drafter import Drafter, Model, Written
 from dsinfer_jax.engine.draws import Draws, idle_draws
 from dsinfer_jax.engine.packing import Packing, pack_on_device
 from dsinfer_jax.engine.sampler import Sample, sample
@@ -123,8 +123,12 @@ def prefill_step(
             start=jnp.asarray(state.start).at[slots].set(draws.positions, mode="drop"),
             sampling=count_tokens(state.sampling, draws, token_ids, jnp.asarray(draws.adjusted)),
         )
-        positions = jnp.where(begun, state.start, -1)
-        state = _propose(state, jnp.asarray(state.newest)[:, None], positions[:, None], drafter)
+        places = jnp.where(begun, state.start, -1)[:, None]
+        written = Written(
+            jnp.asarray(state.newest)[:, None], places, jnp.asarray(state.start),
+            jnp.asarray(state.newest), begun, _by_slot(draws, slots, len(state.newest)),
+        )  # fmt: skip
+        state = _propose(state, written, drafter, Model(params, cache))
         nothing = jnp.zeros(len(state.newest), jnp.int32)
         return cache, state, _outcome(chosen, state, nothing, nothing)
 
@@ -169,7 +173,11 @@ def decode_step(
                 state.sampling, draws, chosen.token_ids, counts.reshape(-1) & draws.adjusted
             ),
         )
-        state = _propose(state, drawn, jnp.where(counts, drawn_at, -1), drafter)
+        written = Written(
+            drawn, jnp.where(counts, drawn_at, -1), jnp.asarray(state.start),
+            jnp.asarray(state.newest), running, inputs.draws,
+        )  # fmt: skip
+        state = _propose(state, written, drafter, Model(params, cache))
         return cache, state, _outcome(chosen, state, emitted, verified)
 
     return step
@@ -189,14 +197,27 @@ def outcome_packing(rows: int, slots: int, places: int) -> Packing:
     return Packing(Outcome(chosen, counts, counts, np.zeros((slots, places), ints), counts))
 
 
-def _propose(
-    state: EngineState, token_ids: Array, positions: Array, drafter: Drafter
-) -> EngineState:
-    """The state with drafts that follow the newest tokens."""
+def _by_slot(draws: Draws, slots: Array, count: int) -> Draws:
+    """Draws of rows as draws of the slots they are for."""
+    return jax.tree.map(
+        lambda leaf: (
+            jnp.zeros((count, *leaf.shape[1:]), leaf.dtype).at[slots].set(leaf, mode="drop")
+        ),
+        draws,
+    )
+
+
+def _propose(state: EngineState, written: Written, drafter: Drafter, model: Model) -> EngineState:
+    """The state with drafts that follow the tokens that were just drawn."""
     with jax.named_scope("draft"):
-        written = Written(token_ids, positions, jnp.asarray(state.start))
-        kept, drafts = drafter.propose(state.drafter, written)
-    return replace(state, drafts=drafts.token_ids, draft_counts=drafts.counts, drafter=kept)
+        kept, drafts = drafter.propose(state.drafter, written, model)
+    running = written.running
+    return replace(
+        state,
+        drafts=jnp.where(running[:, None], drafts.token_ids, state.drafts),
+        draft_counts=jnp.where(running, drafts.counts, state.draft_counts),
+        drafter=kept,
+    )
 
 
 def _outcome(chosen: Sample, state: EngineState, emitted: Array, verified: Array) -> Array:

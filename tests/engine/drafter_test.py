@@ -1,11 +1,14 @@
 """Look-up drafts against a plain search, and which drafts stay."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dsinfer_jax.engine.drafter import LookupDrafter, Written, make_drafter
+from dsinfer_jax.engine.drafter import LookupDrafter, NoDrafter, Written
+from dsinfer_jax.engine.draws import idle_draws
 from dsinfer_jax.engine.request import Request
 from dsinfer_jax.engine.sampling_params import SamplingParams
 from dsinfer_jax.engine.verification import accepted_drafts, earlier_drafts
@@ -22,13 +25,24 @@ def searched(tokens: list[int]) -> list[int]:
     return []
 
 
-def check(drafter: LookupDrafter, state: object, sequences: list[list[int]]) -> None:
-    written = Written(
-        jnp.asarray([tokens[-1:] for tokens in sequences]),
-        jnp.asarray([[len(tokens) - 1] for tokens in sequences]),
-        jnp.asarray([len(tokens) - 1 for tokens in sequences]),
+NO_MODEL: Any = None
+
+
+def written(token_ids: Any, positions: Any, newest: Any) -> Written:
+    """Tokens as a step leaves them."""
+    rows, newest = jnp.asarray(token_ids), jnp.asarray(newest)
+    return Written(
+        rows, jnp.asarray(positions), newest, rows[:, -1], newest >= 0, idle_draws(len(rows))
     )
-    _, drafts = jax.jit(drafter.propose)(state, written)
+
+
+def check(drafter: LookupDrafter, state: object, sequences: list[list[int]]) -> None:
+    step = written(
+        [tokens[-1:] for tokens in sequences],
+        [[len(tokens) - 1] for tokens in sequences],
+        [len(tokens) - 1 for tokens in sequences],
+    )
+    _, drafts = jax.jit(drafter.propose)(state, step, NO_MODEL)
     for tokens, ids, count in zip(sequences, *map(np.asarray, drafts)):
         assert ids[:count].tolist() == searched(tokens)
 
@@ -47,10 +61,8 @@ def test_drafts_are_what_a_search_finds(alphabet: int) -> None:
 
 def test_tokens_are_noted_at_their_positions_and_nothing_else() -> None:
     drafter = LookupDrafter(2, 8)
-    written = Written(
-        jnp.array([[7, 8, 9], [4, 5, 6]]), jnp.array([[3, 4, -1], [-1, -1, -1]]), jnp.array([4, 0])
-    )
-    state, _ = jax.jit(drafter.propose)(drafter.empty(2), written)
+    step = written([[7, 8, 9], [4, 5, 6]], [[3, 4, -1], [-1, -1, -1]], [4, 0])
+    state, _ = jax.jit(drafter.propose)(drafter.empty(2), step, NO_MODEL)
     assert np.asarray(state.token_ids).tolist() == [
         [-1, -1, -1, 7, 8, -1, -1, -1],
         [-1] * 8,
@@ -58,10 +70,10 @@ def test_tokens_are_noted_at_their_positions_and_nothing_else() -> None:
 
 
 def test_without_a_drafter_there_are_no_drafts() -> None:
-    drafter = make_drafter("off", 5, LONGEST)
+    drafter = NoDrafter()
     assert drafter.places == 0
     newest = jnp.zeros(3, jnp.int32)
-    _, drafts = drafter.propose(None, Written(newest[:, None], newest[:, None], newest))
+    _, drafts = drafter.propose(None, written(newest[:, None], newest[:, None], newest), NO_MODEL)
     assert (drafts.token_ids.shape, drafts.counts.tolist()) == ((3, 0), [0, 0, 0])
 
 

@@ -17,7 +17,7 @@ from random_mixes import KINDS, Answers, request, run_mix
 
 from dsinfer_jax import demo
 from dsinfer_jax.engine.detokenise import TextCodec
-from dsinfer_jax.engine.drafter import Drafts, History, Written
+from dsinfer_jax.engine.drafter import Drafts, History, Model, Written
 from dsinfer_jax.engine.llm import LLM
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.programs import Programs
@@ -58,7 +58,7 @@ class ScriptDrafter:
                 tokens[position] = (tokens[position] + 1) % 512
         return History(tokens)
 
-    def propose(self, state: History, written: Written) -> tuple[History, Drafts]:
+    def propose(self, state: History, written: Written, model: Model) -> tuple[History, Drafts]:
         tokens = jnp.asarray(state.token_ids)
         places = written.newest[:, None] + 1 + jnp.arange(PLACES)
         inside = places < self._longest

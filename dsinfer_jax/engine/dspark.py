@@ -1,0 +1,66 @@
+"""The learned drafter: the draft block of the checkpoint (speculative.md 2, 3).
+
+Its main keys are written by the target's own forward pass; a block runs right after the tokens of a
+step are drawn, also after the last slice of a prompt. At temperature 0 it proposes the largest
+logit; where draws are coupled (design.md 6) the token that its own law gives with the noise of that
+position, which the target will use too; else its most likely token.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.drafter import Drafts, Model, Written
+from dsinfer_jax.engine.draws import at_positions
+from dsinfer_jax.engine.request import Request
+from dsinfer_jax.engine.sampler import choose
+from dsinfer_jax.model.draft import draft_block
+from dsinfer_jax.model.numerics import Numerics
+
+Array = jax.Array
+
+
+class DSparkDrafter:
+    """Proposes the first `places` tokens of a draft block.
+
+    Raises:
+        ValueError: the model has no draft block, or a shorter one.
+    """
+
+    def __init__(self, places: int, config: ModelConfig, numerics: Numerics) -> None:
+        if config.draft is None:
+            raise ValueError(
+                "drafter is 'dspark', but the model has no draft block "
+                "(num_nextn_predict_layers is 0); use 'lookup' or 'off'"
+            )
+        if places > config.draft.block_size:
+            raise ValueError(
+                f"draft_tokens is {places}; the model's draft block has {config.draft.block_size}"
+            )
+        self.places = places
+        self._config, self._numerics = config, numerics
+
+    def empty(self, slots: int) -> Any:
+        return None
+
+    def entry(self, request: Request) -> Any:
+        return None
+
+    def propose(self, state: Any, written: Written, model: Model) -> tuple[Any, Drafts]:
+        assert self._config.draft is not None
+        last_computed = jnp.where(written.running, written.newest - 1, -1)
+
+        def token(logits: Array, place: Array) -> Array:
+            coupled = at_positions(written.draws, written.newest + 1 + place)
+            # an uncoupled row proposes its likeliest token: the target draws with other words
+            warm = jnp.where(coupled.coupled, coupled.temperature, 0.0)
+            return choose(logits, coupled, warm)[0]
+
+        result = draft_block(
+            model.params, model.cache, written.newest_ids, last_computed, token,
+            jnp.ones(self._config.draft.block_size), self._config, self._numerics,
+        )  # fmt: skip
+        counts = jnp.full(written.newest.shape, self.places, jnp.int32)
+        return state, Drafts(result.tokens[:, : self.places], counts)

@@ -1,0 +1,126 @@
+"""The draft block inside the engine: what it proposes, and that answers do not depend on it."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engine_support import check_empty, run, same_answer
+from model_support import FEW_LAYERS
+
+from dsinfer_jax import config
+from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.llm_engine import LLMEngine
+from dsinfer_jax.engine.programs import Programs
+from dsinfer_jax.engine.request import Request
+from dsinfer_jax.engine.sampling_params import SamplingParams
+from dsinfer_jax.model import init
+from dsinfer_jax.model.draft import draft_block
+from dsinfer_jax.model.numerics import EXACT
+from dsinfer_jax.model.params import Params
+
+DRAFT = {
+    **FEW_LAYERS,
+    "compress_ratios": [*FEW_LAYERS["compress_ratios"], 0, 0],
+    "num_nextn_predict_layers": 2,
+    "dspark_block_size": 5,
+    "dspark_target_layer_ids": [4, 5],
+    "dspark_noise_token_id": 13,
+    "dspark_markov_rank": 32,
+    "dspark_n_routed_experts": 4,
+    "dspark_num_experts_per_tok": 2,
+}
+PLACES = 4
+
+
+class Drafted:
+    """A model with a draft block, its programs without and with drafts."""
+
+    def __init__(self) -> None:
+        self.config: ModelConfig = config.tiny(**DRAFT)
+        self.params: Params = init.init(self.config, seed=5)
+        self._programs: dict[str, Programs] = {}
+
+    def engine(self, drafter: str, **changes: object) -> LLMEngine:
+        sizes = EngineConfig.of(
+            self.config, max_model_len=300, prefill_rows=(64,), drafter=drafter,
+            draft_tokens=PLACES,
+        )  # fmt: skip
+        if drafter not in self._programs:
+            self._programs[drafter] = Programs(self.params, self.config, EXACT, sizes)
+        programs = self._programs[drafter]
+        sizes = replace(sizes, **changes)
+        return LLMEngine(self.config, self.params, EXACT, sizes, programs=programs)
+
+
+@pytest.fixture(scope="module")
+def drafted() -> Drafted:
+    return Drafted()
+
+
+def requests(count: int, temperature: float, **params: object) -> list[Request]:
+    """Few tokens are allowed by their bias, so that drafts and target agree now and then."""
+    bias = dict.fromkeys((40, 41, 42), 30.0) if params.pop("biased", False) else {}
+    dice = np.random.default_rng(1)
+    return [
+        Request(
+            place,
+            dice.integers(3, 512, 20 + 17 * place).tolist(),
+            SamplingParams(
+                max_tokens=40, temperature=temperature, seed=place, ignore_eos=True,
+                logit_bias=bias, **params,
+            ),
+        )
+        for place in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_answers_are_those_without_drafts(
+    drafted: Drafted, temperature: float, deterministic: bool
+) -> None:
+    plain, company = requests(5, temperature), requests(5, temperature)
+    run(drafted.engine("off", deterministic=deterministic), plain)
+    engine = drafted.engine("dspark", deterministic=deterministic)
+    run(engine, company)
+    assert all(map(same_answer, plain, company))
+    assert all(one.drafted_tokens >= PLACES * 10 for one in company)
+    if temperature > 0 and deterministic:  # random weights agree only where noise is shared
+        assert sum(one.accepted_tokens for one in company) > 20
+    check_empty(engine)
+
+
+def test_the_engine_proposes_what_the_block_says(drafted: Drafted) -> None:
+    """After every step, of every slot that runs: the block on the engine's own cache."""
+    engine = drafted.engine("dspark", asynchronous=False)
+
+    @jax.jit
+    def block(params: Params, cache: object, anchors: jax.Array, last: jax.Array) -> jax.Array:
+        return draft_block(
+            params, cache, anchors, last, lambda logits, place: jnp.argmax(logits, -1).astype(
+                jnp.int32), jnp.ones(5), drafted.config, EXACT,
+        ).tokens  # fmt: skip
+
+    for one in requests(3, 0.0):
+        engine.add_request(one)
+    compared = 0
+    for _ in range(20):
+        engine.step()
+        state, slots = engine._programs._state, engine._scheduler.slots
+        running = np.flatnonzero(slots.earliest >= 0)
+        last = np.full(engine.sizes.slots, -1, np.int32)
+        last[running] = np.asarray(state.start)[running] - 1
+        wanted = np.asarray(block(drafted.params, engine._cache, state.newest, last))
+        got = np.asarray(state.drafts)
+        np.testing.assert_array_equal(got[running], wanted[running, :PLACES])
+        compared += len(running)
+    assert compared > 30
+
+
+def test_a_model_without_a_draft_block_is_refused() -> None:
+    sizes = EngineConfig.of(config.tiny(), drafter="dspark")
+    with pytest.raises(ValueError, match="the model has no draft block"):
+        Programs(init.init(config.tiny(), seed=0), config.tiny(), EXACT, sizes)
