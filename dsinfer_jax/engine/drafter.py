@@ -1,8 +1,8 @@
 """Who proposes the tokens that a decode step verifies.
 
 A drafter runs on the device, inside every step, after the tokens of the step are known. It keeps a
-state of its own for each slot, which is donated to every step. Whatever it proposes, the answer is
-the same: `verification.py` accepts a proposed token only where the sampler has drawn it.
+state of its own for each slot, which is donated to every step. Whatever it proposes, the law of the
+answer is the same (`verification.py`), and most often its bits.
 """
 
 from dataclasses import dataclass
@@ -31,10 +31,13 @@ class Drafts(NamedTuple):
     Attributes:
         token_ids: [slots, places] int32.
         counts: [slots] int32, how many of them count.
+        laws: [slots, places, vocab] bf16 logits of the laws that they were drawn from; None: a
+            proposal was certain.
     """
 
     token_ids: Array
     counts: Array
+    laws: Array | None = None
 
 
 class Written(NamedTuple):
@@ -69,9 +72,11 @@ class Drafter(Protocol):
 
     Attributes:
         places: most tokens that are proposed.
+        draws: whether its proposals come with laws.
     """
 
     places: int
+    draws: bool
 
     def empty(self, slots: int) -> Any:
         """The state of so many slots (numpy leaves, slots first)."""
@@ -90,6 +95,7 @@ class NoDrafter:
     """Proposes nothing: a step draws one token for each slot."""
 
     places = 0
+    draws = False
 
     def empty(self, slots: int) -> Any:
         return None
@@ -120,6 +126,8 @@ class LookupDrafter:
         places: tokens to propose.
         longest: most tokens of a sequence, its newest one included.
     """
+
+    draws = False
 
     def __init__(self, places: int, longest: int) -> None:
         self.places = places

@@ -3,7 +3,8 @@
 Its main keys are written by the target's own forward pass; a block runs right after the tokens of a
 step are drawn, also after the last slice of a prompt. At temperature 0 it proposes the largest
 logit; where draws are coupled (design.md 6) the token that its own law gives with the noise of that
-position, which the target will use too; else its most likely token.
+position, which the target will use too; else a draw from its law, with the request's temperature
+and filters. That law is kept for the next step as bf16 logits, and drawn from as it is kept.
 """
 
 from typing import Any
@@ -14,8 +15,10 @@ import jax.numpy as jnp
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.drafter import Drafts, Model, Written
 from dsinfer_jax.engine.draws import at_positions
+from dsinfer_jax.engine.random import Purpose
 from dsinfer_jax.engine.request import Request
 from dsinfer_jax.engine.sampler import choose
+from dsinfer_jax.engine.verification import KEPT_DTYPE, proposal_counters
 from dsinfer_jax.model.draft import draft_block
 from dsinfer_jax.model.numerics import Numerics
 
@@ -28,6 +31,8 @@ class DSparkDrafter:
     Raises:
         ValueError: the model has no draft block, or a shorter one.
     """
+
+    draws = True
 
     def __init__(self, places: int, config: ModelConfig, numerics: Numerics) -> None:
         if config.draft is None:
@@ -53,14 +58,21 @@ class DSparkDrafter:
         last_computed = jnp.where(written.running, written.newest - 1, -1)
 
         def token(logits: Array, place: Array) -> Array:
-            coupled = at_positions(written.draws, written.newest + 1 + place)
-            # an uncoupled row proposes its likeliest token: the target draws with other words
-            warm = jnp.where(coupled.coupled, coupled.temperature, 0.0)
-            return choose(logits, coupled, warm)[0]
+            draws = at_positions(written.draws, written.newest + 1 + place)
+            words = Purpose.DRAFT, proposal_counters(written.newest, place)
+            judged = (jnp.asarray(draws.temperature) > 0) & ~jnp.asarray(draws.coupled)
+            logits = jnp.where(judged[:, None], _kept(logits), logits)
+            return choose(logits, draws, draws.temperature, words)[0]
 
         result = draft_block(
             model.params, model.cache, written.newest_ids, last_computed, token,
             jnp.ones(self._config.draft.block_size), self._config, self._numerics,
         )  # fmt: skip
         counts = jnp.full(written.newest.shape, self.places, jnp.int32)
-        return state, Drafts(result.tokens[:, : self.places], counts)
+        laws = result.logits[:, : self.places].astype(KEPT_DTYPE)
+        return state, Drafts(result.tokens[:, : self.places], counts, laws)
+
+
+def _kept(logits: Array) -> Array:
+    """The logits as they will be when they are read again."""
+    return logits.astype(KEPT_DTYPE).astype(jnp.float32)

@@ -38,8 +38,23 @@ class Sample:
     top_logprobs: Leaf  # [rows, 20] float32
 
 
+@register_dataclass
+@dataclass(frozen=True)
+class Proposals:
+    """Tokens that were drawn from a drafter's law in the places of rows (speculative.md 6.2)."""
+
+    token_ids: Leaf  # [rows] int32; -1: none
+    logits: Leaf  # [rows, vocab]: the law, before temperature and filters
+    counters: Leaf  # [rows] int32, of the random words that decide on the proposal
+
+
 def sample(
-    logits: Array, draws: Draws, state: SlotState, masks: Array, earlier: Array | None = None
+    logits: Array,
+    draws: Draws,
+    state: SlotState,
+    masks: Array,
+    earlier: Array | None = None,
+    proposals: Proposals | None = None,
 ) -> Sample:
     """Choose one token for each row.
 
@@ -48,12 +63,13 @@ def sample(
         masks: [rows, mask words] int32, bit sets of allowed tokens; at least one in each row.
         earlier: [rows, n] int32, tokens before each row that `state` has not counted yet; others
             are out of the vocabulary.
+        proposals: drawn rows that are not coupled take theirs as often as the law allows.
     """
     with jax.named_scope("sample"):
         failed = ~jnp.all(jnp.isfinite(logits), axis=-1)
         raw = jnp.where(failed[:, None], 0.0, logits)
         changed = _masked(adjust(raw, draws, state, earlier), masks)
-        token_ids, kept = choose(changed, draws, draws.temperature)
+        token_ids, kept = choose(changed, draws, draws.temperature, proposals=proposals)
         return _described(raw, changed, kept, token_ids, failed, draws)
 
 
@@ -64,11 +80,18 @@ def _masked(logits: Array, masks: Array) -> Array:
     return lax.cond(jnp.any(masks != -1), masked, lambda: logits)
 
 
-def choose(logits: Array, draws: Draws, temperature: Leaf) -> tuple[Array, Array]:
+def choose(
+    logits: Array,
+    draws: Draws,
+    temperature: Leaf,
+    words: tuple[Purpose, Leaf] | None = None,
+    proposals: Proposals | None = None,
+) -> tuple[Array, Array]:
     """Tokens [rows], and what the filters keep: bool [rows, vocab].
 
     Args:
         temperature: [rows] float32, in place of that of the draws.
+        words: purpose and counters of the random words; None: of fresh tokens by position.
     """
     # Each part is chosen by data, so a batch pays for draws and filters only if a row needs them.
     draws = replace(draws, temperature=temperature)
@@ -85,7 +108,15 @@ def choose(logits: Array, draws: Draws, temperature: Leaf) -> tuple[Array, Array
     )
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     coupled = jnp.asarray(draws.coupled)
-    drawn = lax.cond(jnp.any(warm & ~coupled), lambda: _draw(mass, kept, draws), lambda: greedy)
+    purpose, counters = words or (Purpose.FRESH, draws.positions)
+
+    def independent() -> Array:
+        fresh = _draw(jnp.where(kept, mass, 0), draws, purpose, counters)
+        if proposals is None:
+            return fresh
+        return jnp.where(proposals.token_ids >= 0, _judged(mass, kept, draws, proposals), fresh)
+
+    drawn = lax.cond(jnp.any(warm & ~coupled), independent, lambda: greedy)
     noisy = lax.cond(
         jnp.any(warm & coupled), lambda: _draw_coupled(logits, kept, draws), lambda: greedy
     )
@@ -122,12 +153,39 @@ def _warm_logits(logits: Array, temperature: Leaf) -> Array:
     return (logits - jnp.max(logits, axis=-1, keepdims=True)) / warm
 
 
-def _draw(mass: Array, kept: Array, draws: Draws) -> Array:
-    sums = jnp.cumsum(jnp.where(kept, mass, 0), axis=-1, dtype=jnp.uint32)
-    words = random_words(jnp.asarray(draws.seeds), jnp.asarray(draws.positions), Purpose.FRESH)
+def _draw(mass: Array, draws: Draws, purpose: Purpose, counters: Leaf) -> Array:
+    """Tokens [rows] in proportion to their masses [rows, vocab] uint32."""
+    sums = jnp.cumsum(mass, axis=-1, dtype=jnp.uint32)
+    words = random_words(jnp.asarray(draws.seeds), jnp.asarray(counters), purpose)
     # word / 2^32 of the total: a token's share of the words is off by less than 2^-31
     target = _high_product(words, sums[:, -1])
     return jnp.argmax(sums > target[:, None], axis=-1).astype(jnp.int32)
+
+
+def _judged(mass: Array, kept: Array, draws: Draws, proposals: Proposals) -> Array:
+    """The proposal, with probability min(1, p / g); else a token of the law max(p - g, 0)."""
+    drafted = jnp.asarray(proposals.logits).astype(jnp.float32)
+    draft_mass = masses(drafted, draws.temperature)
+    draft_kept = kept_tokens(drafted, draft_mass, draws)
+    law, draft_law = _shares(mass, kept), _shares(draft_mass, draft_kept)
+    token = jnp.maximum(jnp.asarray(proposals.token_ids), 0)
+    counters = jnp.asarray(proposals.counters)
+    word = random_words(jnp.asarray(draws.seeds), counters, Purpose.ACCEPT)
+    uniform = (word >> 8).astype(jnp.float32) * 2.0**-24  # below 1
+    p, g = (jnp.take_along_axis(one, token[:, None], axis=-1)[:, 0] for one in (law, draft_law))
+    rest = (jnp.maximum(law - draft_law, 0) * ONE).astype(jnp.uint32)
+    some = jnp.any(rest > 0, axis=-1, keepdims=True)  # nothing is left by rounding only
+    other = _draw(
+        jnp.where(some, rest, jnp.where(kept, mass, 0)), draws, Purpose.RESIDUAL, counters
+    )
+    return jnp.where(uniform * g < p, token, other)
+
+
+def _shares(mass: Array, kept: Array) -> Array:
+    """Probabilities [rows, vocab] float32 of what is kept."""
+    chosen = jnp.where(kept, mass, 0)
+    total = jnp.sum(chosen, axis=-1, keepdims=True, dtype=jnp.uint32)
+    return chosen.astype(jnp.float32) / total.astype(jnp.float32)
 
 
 def _draw_coupled(logits: Array, kept: Array, draws: Draws) -> Array:

@@ -17,10 +17,15 @@ from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.drafter import Drafter, Model, Written
 from dsinfer_jax.engine.draws import Draws, idle_draws
 from dsinfer_jax.engine.packing import Packing, pack_on_device
-from dsinfer_jax.engine.sampler import Sample, sample
+from dsinfer_jax.engine.sampler import Proposals, Sample, sample
 from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS
 from dsinfer_jax.engine.slot_state import SlotState, count_tokens, empty_state
-from dsinfer_jax.engine.verification import accepted_drafts, earlier_drafts
+from dsinfer_jax.engine.verification import (
+    KEPT_DTYPE,
+    accepted_drafts,
+    earlier_drafts,
+    proposal_counters,
+)
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.forward import forward
 from dsinfer_jax.model.numerics import Numerics
@@ -40,6 +45,7 @@ class EngineState:
     start: Leaf  # [slots] int32: its position
     drafts: Leaf  # [slots, places] int32: proposed to follow it
     draft_counts: Leaf  # [slots] int32: how many of them
+    draft_laws: Leaf | None  # [slots, places, vocab] bf16 logits; None: drafts are certain
     sampling: SlotState
     drafter: Any
 
@@ -82,11 +88,15 @@ Step = Callable[[Params, Cache, EngineState, Array, Array], tuple[Cache, EngineS
 
 def empty_engine_state(slots: int, vocab_size: int, drafter: Drafter) -> EngineState:
     """The state of an engine that has run nothing (numpy)."""
+    laws = None
+    if drafter.draws:
+        laws = np.zeros((slots, drafter.places, vocab_size), KEPT_DTYPE)
     return EngineState(
         newest=np.zeros(slots, np.int32),
         start=np.zeros(slots, np.int32),
         drafts=np.zeros((slots, drafter.places), np.int32),
         draft_counts=np.zeros(slots, np.int32),
+        draft_laws=laws,
         sampling=empty_state(slots, vocab_size),
         drafter=drafter.empty(slots),
     )
@@ -158,7 +168,8 @@ def decode_step(
         draws = jax.tree.map(lambda leaf: jnp.repeat(leaf, rows_each, axis=0), inputs.draws)
         draws = replace(draws, positions=drawn_at.reshape(-1))
         earlier = earlier_drafts(drafts, config.vocab_size).reshape(len(masks), drafter.places)
-        chosen = sample(result.logits, draws, state.sampling, masks, earlier)
+        proposals = _proposals(state, verified, config.vocab_size)
+        chosen = sample(result.logits, draws, state.sampling, masks, earlier, proposals)
         drawn = jnp.asarray(chosen.token_ids).reshape(-1, rows_each)
 
         accepted = accepted_drafts(drawn, drafts, verified)
@@ -197,6 +208,18 @@ def outcome_packing(rows: int, slots: int, places: int) -> Packing:
     return Packing(Outcome(chosen, counts, counts, np.zeros((slots, places), ints), counts))
 
 
+def _proposals(state: EngineState, verified: Array, vocab_size: int) -> Proposals | None:
+    """Drafts with their laws, in the rows that verify them; a slot's last row has none."""
+    if state.draft_laws is None:
+        return None
+    place = jnp.arange(state.drafts.shape[1] + 1, dtype=jnp.int32)
+    tokens = jnp.pad(jnp.asarray(state.drafts), ((0, 0), (0, 1)))
+    tokens = jnp.where(place < verified[:, None], tokens, -1)
+    laws = jnp.pad(jnp.asarray(state.draft_laws), ((0, 0), (0, 1), (0, 0)))
+    counters = proposal_counters(jnp.asarray(state.start)[:, None], place)
+    return Proposals(tokens.reshape(-1), laws.reshape(-1, vocab_size), counters.reshape(-1))
+
+
 def _by_slot(draws: Draws, slots: Array, count: int) -> Draws:
     """Draws of rows as draws of the slots they are for."""
     return jax.tree.map(
@@ -211,9 +234,13 @@ def _propose(state: EngineState, written: Written, drafter: Drafter, model: Mode
     """The state with drafts that follow the tokens that were just drawn."""
     with jax.named_scope("draft"):
         kept, drafts = drafter.propose(state.drafter, written, model)
-    running = written.running
+    running, laws = written.running, state.draft_laws
+    if drafts.laws is not None:
+        assert laws is not None
+        laws = jnp.where(running[:, None, None], drafts.laws, laws)
     return replace(
         state,
+        draft_laws=laws,
         drafts=jnp.where(running[:, None], drafts.token_ids, state.drafts),
         draft_counts=jnp.where(running, drafts.counts, state.draft_counts),
         drafter=kept,

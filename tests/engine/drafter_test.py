@@ -43,7 +43,9 @@ def check(drafter: LookupDrafter, state: object, sequences: list[list[int]]) -> 
         [len(tokens) - 1 for tokens in sequences],
     )
     _, drafts = jax.jit(drafter.propose)(state, step, NO_MODEL)
-    for tokens, ids, count in zip(sequences, *map(np.asarray, drafts)):
+    for tokens, ids, count in zip(
+        sequences, np.asarray(drafts.token_ids), np.asarray(drafts.counts)
+    ):
         assert ids[:count].tolist() == searched(tokens)
 
 

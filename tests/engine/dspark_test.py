@@ -77,8 +77,7 @@ def requests(count: int, temperature: float, **params: object) -> list[Request]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(("temperature", "deterministic"), [(0.0, False), (0.9, True)])
 def test_answers_are_those_without_drafts(
     drafted: Drafted, temperature: float, deterministic: bool
 ) -> None:
@@ -88,9 +87,23 @@ def test_answers_are_those_without_drafts(
     run(engine, company)
     assert all(map(same_answer, plain, company))
     assert all(one.drafted_tokens >= PLACES * 10 for one in company)
-    if temperature > 0 and deterministic:  # random weights agree only where noise is shared
+    if temperature > 0:  # random weights agree only where noise is shared
         assert sum(one.accepted_tokens for one in company) > 20
     check_empty(engine)
+
+
+def test_drawn_drafts_stay_more_often_than_shared_noise_agrees(drafted: Drafted) -> None:
+    """The two rules on the same model: the exact one accepts more, and its answers repeat."""
+    kept = {}
+    for deterministic in (False, True):
+        engine = drafted.engine("dspark", deterministic=deterministic)
+        first, again = requests(8, 0.9), requests(8, 0.9)
+        run(engine, first)
+        run(engine, again)
+        assert all(map(same_answer, first, again))
+        stats = engine.request_stats
+        kept[deterministic] = stats.accepted_tokens[1] / stats.drafted_tokens[1]
+    assert kept[False] > kept[True] > 0.02
 
 
 def test_the_engine_proposes_what_the_block_says(drafted: Drafted) -> None:

@@ -39,7 +39,7 @@ class ScriptDrafter:
         spoiled: whether the draft of a position is replaced by another token.
     """
 
-    places = PLACES
+    places, draws = PLACES, False
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
