@@ -331,7 +331,7 @@ class LLMEngine:
             if request.finish_reason is not None:
                 break
         blocks = (request.length - 1) // CACHE_BLOCK_TOKENS  # the newest token is not computed
-        if blocks > (known - 1) // CACHE_BLOCK_TOKENS:
+        if failure is None and blocks > (known - 1) // CACHE_BLOCK_TOKENS:
             self._scheduler.prefix.store(request, request.length - 1)
         if request.length > known:
             self.request_stats.tokens(request, request.length - known, now)
