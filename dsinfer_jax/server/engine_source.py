@@ -7,7 +7,7 @@ is handed in. What only the engine knows (prefix hits, why a request failed) com
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
@@ -112,9 +112,8 @@ class EngineSource:
                     if not is_ready:
                         is_ready = True
                         yield _ready(delta, job)
-                    tokens = self._tokens(delta, with_logprobs=job.options.logprobs)
-                    if tokens is not None:
-                        yield tokens
+                    for chunk in self._chunks(delta, with_logprobs=job.options.logprobs):
+                        yield chunk
                     if delta.finish_reason is not None:
                         yield InferenceChunk.finish(FINISH[delta.finish_reason])
         except RuntimeError:  # it may have failed, or have been left, since it was asked
@@ -193,19 +192,21 @@ class EngineSource:
         message = delta.error or f"The engine ended the request: {reason}."
         return SourceError(message, status, RETRY_AFTER if status == 503 else None)
 
-    def _tokens(self, delta: EngineDelta, *, with_logprobs: bool) -> InferenceChunk | None:
-        """The new tokens without the one that ends the sequence, which is no part of the text."""
+    def _chunks(self, delta: EngineDelta, *, with_logprobs: bool) -> Iterator[InferenceChunk]:
+        """The new tokens without the one that ends the sequence, which is no part of the text.
+
+        One a chunk: of an output that ends within a character the protocol layer drops the last
+        chunk, all of it.
+        """
         ids = delta.token_ids
         if delta.finish_reason is FinishReason.STOP and ids and ids[-1] == self._end:
             ids = ids[:-1]
-        if not ids:
-            return None
         if not with_logprobs:
-            return InferenceChunk.tokens(ids)
+            yield from (InferenceChunk.tokens([id]) for id in ids)
+            return
         tops = delta.top_logprobs or [[] for _ in ids]
-        return InferenceChunk.tokens(
-            ids, [(own, list(top)) for _, own, top in zip(ids, delta.logprobs, tops)]
-        )
+        for id, own, others in zip(ids, delta.logprobs, tops):
+            yield InferenceChunk.tokens([id], [(own, list(others))])
 
 
 def _seeded(params: SamplingParams, seed: int | None, choice: int) -> SamplingParams:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from live import ENDING, Live, running
 
-from dsinfer_jax.server import ServerSettings
+from dsinfer_jax.engine.sampling_params import SamplingParams
+from dsinfer_jax.server import InferenceJob, ServerSettings
+from dsinfer_jax.server.engine_source import EngineSource
 from dsinfer_jax.server.mock import create_mock_app
 
 
@@ -25,3 +29,22 @@ def mock() -> Iterator[Live]:
     """The mock with default settings, but for a fast ping."""
     with running(create_mock_app(settings=ServerSettings(ping_interval=0.2))) as live:
         yield live
+
+
+@pytest.fixture(scope="session")
+def demo_llm() -> Any:
+    """The demo model in the exact policy, with the sizes that the tests of the engine have."""
+    from dsinfer_jax.engine.llm import LLM
+
+    return LLM.from_pretrained("demo", numerics="exact")
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of models go on to their limits."""
+    params = EngineSource._params
+
+    def without_end(source: EngineSource, job: InferenceJob) -> SamplingParams:
+        return replace(params(source, job), ignore_eos=True)
+
+    monkeypatch.setattr(EngineSource, "_params", without_end)

@@ -119,6 +119,16 @@ def test_the_last_token_of_a_cut_answer_stays() -> None:
     assert body["stop_reason"] == "max_tokens"
 
 
+@pytest.mark.parametrize("dialect", PATHS)
+def test_an_answer_that_is_cut_within_a_character_keeps_the_rest(dialect: str) -> None:
+    ids = TOKENIZER.encode("Hello 世")
+    cut = PlayedDelta(ids[:-1], [-0.25] * (len(ids) - 1), finish_reason=FinishReason.LENGTH)
+    path, make = PATHS[dialect]
+    with PlayedEngine(cut).serve() as live:
+        body = live.post(path, make()).body.decode()
+    assert '"Hello ' in body
+
+
 def test_what_the_engine_is_asked() -> None:
     engine = PlayedEngine(ended("a"))
     with engine.serve(api_keys={"ann": "k"}) as live:

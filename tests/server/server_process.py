@@ -20,16 +20,19 @@ COMMAND = [sys.executable, "-m", "dsinfer_jax.server"]
 class Process:
     """A server process; its log lines are read as they come."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, mock: bool = True) -> None:
+        kind = ["--mock"] if mock else []
         self.process = subprocess.Popen(
-            [*COMMAND, "--mock", "--port", "0", *arguments], stderr=subprocess.PIPE, text=True
+            [*COMMAND, *kind, "--port", "0", *arguments], stderr=subprocess.PIPE, text=True
         )
         self.lines: list[dict[str, Any]] = []
         self.port = 0
         self._started = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert self._started.wait(20), "the server did not start"
+        if not self._started.wait(20 if mock else 300):  # a model has programs to compile
+            self.process.kill()
+            raise AssertionError("the server did not start")
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -69,8 +72,8 @@ class Process:
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator[Process]:
-    made = Process(*arguments)
+def process(*arguments: str, mock: bool = True) -> Iterator[Process]:
+    made = Process(*arguments, mock=mock)
     try:
         yield made
     finally:
