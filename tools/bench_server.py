@@ -1,8 +1,9 @@
-"""Many streams at once against the mock server: errors, time to the first event, memory.
+"""Many streams at once against a server: errors, time to the first event, memory.
 
 The server is a process of its own; the clients are another one, so both share the machine.
 
     python tools/bench_server.py [--streams 1000] [--tokens 100] [--delay-ms 20] [--rounds 3]
+    python tools/bench_server.py --model demo --slots 64 --streams 64 [--tokens 100]
 
 Every stream must be complete: whole events, and the end of its dialect. Prints one line a round,
 then all figures as JSON.
@@ -26,8 +27,11 @@ PATHS = {
     "responses": "/v1/responses",
     "messages": "/v1/messages",
 }
-LAST = {"chat": b"data: [DONE]\n\n", "responses": b"event: response.completed\n",
-        "messages": b'data: {"type":"message_stop"}\n\n'}  # fmt: skip
+LAST = {
+    "chat": (b"data: [DONE]\n\n",),
+    "responses": (b"event: response.completed\n", b"event: response.incomplete\n"),
+    "messages": (b'data: {"type":"message_stop"}\n\n',),
+}
 MEBIBYTE = 1024  # kibibytes, the unit of /proc
 
 
@@ -42,15 +46,18 @@ class Round:
     errors: list[str] = field(default_factory=list)
 
 
-def body(dialect: str, words: int) -> bytes:
+def body(dialect: str, words: int, limit: int) -> bytes:
     """A request whose answer has about so many tokens: the mock says it again."""
     text = "mer " * words
     shared: dict[str, Any] = {"model": MODEL, "stream": True}
     if dialect == "responses":
-        return json.dumps({**shared, "input": text, "reasoning": {"effort": "none"}}).encode()
-    turns = [{"role": "user", "content": text}]
-    off = {"type": "disabled"}
-    return json.dumps({**shared, "messages": turns, "thinking": off, "max_tokens": 9000}).encode()
+        off: dict[str, str] = {"effort": "none"}
+        shared |= {"input": text, "reasoning": off, "max_output_tokens": limit}
+    else:
+        turns = [{"role": "user", "content": text}]
+        off = {"type": "disabled"}
+        shared |= {"messages": turns, "thinking": off, "max_tokens": limit}
+    return json.dumps(shared).encode()
 
 
 async def stream(port: int, dialect: str, sent: bytes, into: Round) -> None:
@@ -71,7 +78,7 @@ async def stream(port: int, dialect: str, sent: bytes, into: Round) -> None:
             received += more
         into.bytes += len(received)
         into.events += received.count(b"data: ")
-        if LAST[dialect] not in received:
+        if not any(end in received for end in LAST[dialect]):
             into.errors.append("the stream has no end")
     except (OSError, asyncio.IncompleteReadError) as error:
         into.errors.append(repr(error))
@@ -79,9 +86,9 @@ async def stream(port: int, dialect: str, sent: bytes, into: Round) -> None:
         writer.close()
 
 
-async def run_round(port: int, streams: int, words: int) -> Round:
+async def run_round(port: int, streams: int, words: int, limit: int) -> Round:
     result = Round()
-    bodies = {dialect: body(dialect, words) for dialect in PATHS}
+    bodies = {dialect: body(dialect, words, limit) for dialect in PATHS}
     began = time.perf_counter()
     names = list(PATHS)
     await asyncio.gather(
@@ -103,11 +110,15 @@ def cpu_seconds(process: subprocess.Popen[str]) -> float:
     return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def start(delay: float, streams: int) -> tuple[subprocess.Popen[str], int]:
-    """A mock server and its port."""
-    command = [sys.executable, "-m", "dsinfer_jax.server", "--mock", "--port", "0"]
-    options = ["--delay", str(delay), "--max-running", str(2 * streams)]
-    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+def start(chosen: argparse.Namespace) -> tuple[subprocess.Popen[str], int]:
+    """A server and its port."""
+    command = [sys.executable, "-m", "dsinfer_jax.server", "--port", "0"]
+    command += ["--max-running", str(2 * chosen.streams)]
+    if chosen.model is None:
+        command += ["--mock", "--delay", str(chosen.delay_ms / 1e3)]
+    else:
+        command += ["--model", chosen.model, "--slots", str(chosen.slots)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for text in process.stderr:
         line = json.loads(text)
@@ -116,11 +127,12 @@ def start(delay: float, streams: int) -> tuple[subprocess.Popen[str], int]:
     raise RuntimeError("the server did not start")
 
 
-def measure(streams: int, tokens: int, delay: float, rounds: int) -> dict[str, Any]:
+def measure(chosen: argparse.Namespace) -> dict[str, Any]:
     """Run all rounds against one server; figures of each."""
-    process, port = start(delay, streams)
+    process, port = start(chosen)
     assert process.stderr is not None
     log = process.stderr
+    limit = 9_000 if chosen.model is None else chosen.tokens
     results = []
     try:
         idle = memory(process, "VmRSS")
@@ -128,13 +140,13 @@ def measure(streams: int, tokens: int, delay: float, rounds: int) -> dict[str, A
         async def all_rounds() -> None:
             # somebody must read the log, or the server would wait for its reader
             reading = asyncio.ensure_future(asyncio.to_thread(log.read))
-            for _ in range(rounds):
+            for _ in range(chosen.rounds):
                 used = cpu_seconds(process)
-                result = await run_round(port, streams, tokens)
+                result = await run_round(port, chosen.streams, chosen.tokens, limit)
                 used = cpu_seconds(process) - used
                 await asyncio.sleep(0.5)
                 results.append(figures(result, used, process))
-                print(describe(results[-1], streams))
+                print(describe(results[-1], chosen.streams))
             process.terminate()
             await reading
 
@@ -142,8 +154,12 @@ def measure(streams: int, tokens: int, delay: float, rounds: int) -> dict[str, A
     finally:
         process.kill()
     peak = max(result["peak_mib"] for result in results)
-    return {"streams": streams, "tokens": tokens, "delay": delay, "idle_mib": idle // MEBIBYTE,
-            "peak_mib": peak, "rounds": results}  # fmt: skip
+    return {
+        **vars(chosen),
+        "idle_mib": idle // MEBIBYTE,
+        "peak_mib": peak,
+        "rounds": results,
+    }
 
 
 def figures(result: Round, used: float, process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -175,10 +191,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=1_000)
     parser.add_argument("--tokens", type=int, default=100, help="words of each answer")
-    parser.add_argument("--delay-ms", type=float, default=20.0, help="before each piece")
+    parser.add_argument("--delay-ms", type=float, default=20.0, help="of the mock, before a piece")
+    parser.add_argument("--model", help="serve this; default: the mock")
+    parser.add_argument("--slots", type=int, default=64, help="of the model's engine")
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
-    result = measure(chosen.streams, chosen.tokens, chosen.delay_ms / 1e3, chosen.rounds)
+    result = measure(chosen)
     print(json.dumps(result))
     return 1 if any(row["failed"] for row in result["rounds"]) else 0
 

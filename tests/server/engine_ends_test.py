@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from engine_server import GREEDY, SPEAKER, body_of, serving
-from events import errors_of, read_events
+from events import ends_well, errors_of, read_events
 from live import until
 from server_process import process
 
@@ -181,9 +181,19 @@ def fails() -> Any:
 
 
 @pytest.mark.slow  # compiles the programs of the command line
-def test_the_command_line_serves_the_demo_model() -> None:
-    with process("--numerics", "exact", "--cache-dir", "off", mock=False) as server:
-        assert server.ask("chat")[0] == 200
+def test_the_command_line_serves_a_model_and_lets_its_requests_end() -> None:
+    """SIGTERM while more requests run and wait than there are slots: all are answered."""
+    options = ("--numerics", "exact", "--cache-dir", "off", "--drain-timeout", "60")
+    with process(*options, mock=False) as server, ThreadPoolExecutor(24) as clients:
         steps = [line["what"] for line in server.lines if line["message"] == "starting"]
         assert any("decode" in step for step in steps)
+        answers = [
+            clients.submit(server.ask, dialect, "Go on.", number % 2 == 0)
+            for number, dialect in enumerate(list(SPEAKER) * 8)
+        ]
+        until(lambda: server.arrived() >= len(answers), seconds=30)
         assert server.end() in (0, -signal.SIGTERM)
+        for number, (status, body) in enumerate(one.result() for one in answers):
+            assert status == 200, body
+            if number % 2 == 0:
+                assert ends_well(list(SPEAKER)[number % 3], read_events(body))
