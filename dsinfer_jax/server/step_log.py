@@ -14,7 +14,7 @@ INTERVAL = 0.05  # seconds: a look costs the engine's counts, which is more than
 
 
 class StepLog:
-    """Looks at an engine's counts while it gives output.
+    """Looks at an engine's counts while it gives output; what they were before is no step of it.
 
     What a kind of step grew by between two looks becomes one record, the mean of those steps; steps
     that take longer than `INTERVAL` have a record each.
@@ -28,7 +28,8 @@ class StepLog:
         self, counts: Callable[[], Mapping[str, float]], clock: Callable[[], float] = monotonic
     ) -> None:
         self._counts, self._clock = counts, clock
-        self._seen: dict[str, tuple[float, ...]] = {}
+        first = counts()
+        self._seen = {kind: _of_kind(first, kind) for kind in KINDS}
         self._next_look = 0.0
         self._records: deque[StepRecord] = deque(maxlen=KEPT)
 
@@ -42,12 +43,10 @@ class StepLog:
     def add(self, counts: Mapping[str, float]) -> None:
         """Note the steps since the counts that were added last."""
         for kind in KINDS:
-            new = tuple(
-                counts.get(f'dsinfer_{name}_total{{kind="{kind}"}}', 0.0)
-                for name in ("steps", "step_tokens", "step_seconds")
+            new = _of_kind(counts, kind)
+            steps, tokens, seconds = (
+                after - before for after, before in zip(new, self._seen[kind])
             )
-            old = self._seen.get(kind, (0.0, 0.0, 0.0))
-            steps, tokens, seconds = (after - before for after, before in zip(new, old))
             if steps:
                 self._seen[kind] = new
                 self._records.append(
@@ -62,3 +61,9 @@ class StepLog:
     def records(self) -> list[StepRecord]:
         """The last ones, oldest first."""
         return list(self._records)
+
+
+def _of_kind(counts: Mapping[str, float], kind: str) -> list[float]:
+    """Steps, their tokens and their seconds."""
+    names = ("steps", "step_tokens", "step_seconds")
+    return [counts.get(f'dsinfer_{name}_total{{kind="{kind}"}}', 0.0) for name in names]

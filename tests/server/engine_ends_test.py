@@ -26,7 +26,7 @@ from dsinfer_jax.server.engine_app import read_tokenizer
 from dsinfer_jax.server.prepare import Asker, Prepared, Preparer
 
 STREAMS = 64
-TOKENS = 12
+TOKENS = 10
 DIALECT = {dialect.name: dialect for dialect in DIALECTS}
 LONG = Question("Go on.", limit=3_000)
 
@@ -36,7 +36,7 @@ def asked(number: int) -> tuple[str, Question, SamplingParams]:
     dialect, seeded = (("chat", False), ("chat", True), ("responses", False), ("messages", False))[
         number % 4
     ]
-    text = f"Question {number}: " + "and why? " * (number % 7 * 20)
+    text = f"Question {number}: " + "and why? " * (number % 7 * 8)
     more: dict[str, Any] = {"temperature": 0.75, "seed": number} if seeded else GREEDY
     params = SamplingParams(
         temperature=more["temperature"],

@@ -41,6 +41,7 @@ class PlayedEngine:
         self.unavailable: str | None = None
         self.asked: list[tuple[list[int], SamplingParams, dict[str, Any]]] = []
         self.closed = 0
+        self.steps = 0.0
 
     async def generate(
         self, prompt: Any, params: SamplingParams, **fields: Any
@@ -66,9 +67,9 @@ class PlayedEngine:
             "accepted_tokens_total": 20.0,
             "host_seconds_total": 4.0,
             "host_hidden_seconds_total": 3.0,
-            'steps_total{kind="decode"}': 4.0,
-            'step_tokens_total{kind="decode"}': 6.0,
-            'step_seconds_total{kind="decode"}': 1.0,
+            'steps_total{kind="decode"}': self.steps,
+            'step_tokens_total{kind="decode"}': self.steps * 1.5,
+            'step_seconds_total{kind="decode"}': self.steps / 4,
         }
         return {f"dsinfer_{name}": value for name, value in counts.items()}
 
@@ -257,7 +258,9 @@ def test_a_client_that_leaves_closes_the_request() -> None:
 
 
 def test_figures() -> None:
-    with PlayedEngine().serve() as live:
+    engine = PlayedEngine()
+    with engine.serve() as live:
+        engine.steps = 4
         source = live.get("/status.json").json()["source"]
         page = live.get("/metrics").body
     assert source == {

@@ -47,4 +47,12 @@ def test_looks_are_not_too_frequent() -> None:
     for _ in range(100):
         log.look()
         now += INTERVAL / 9.5
-    assert len(looks) == 10
+    assert len(looks) == 1 + 10  # one at the start
+
+
+def test_steps_before_the_start_are_none() -> None:
+    log = StepLog(lambda: counts(decode=(100, 200, 3.0)))
+    log.look()
+    assert log.records() == []
+    log.add(counts(decode=(101, 208, 3.5)))
+    assert log.records() == [{"kind": "decode", "steps": 1, "tokens": 8, "seconds": 0.5}]
