@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # stamps: a second call installs nothing unless the metadata changed
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.test-installed
+# two processes; files stay whole, because the tests of a file share compiled programs
+SPREAD := --numprocesses 2 --dist loadfile
 
 .PHONY: help generate test test-slow lint format bench clean
 
@@ -24,10 +26,10 @@ generate: $(RUNTIME)
 	@$(BIN)/python -m dsinfer_jax.generate $(ARGS)
 
 test: $(TOOLS)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-slow: $(TOOLS)
-	$(BIN)/python -m pytest -m 'not deviceless' $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m 'not deviceless' $(ARGS)
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

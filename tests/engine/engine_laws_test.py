@@ -27,7 +27,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("rules", RULES, ids=str)
+@pytest.mark.parametrize("rules", [RULES[0], RULES[-1]], ids=str)  # the slow test takes all four
 def test_random_company_changes_nothing(small_llm: LLM, answers: Answers, rules: dict) -> None:
     engine = engine_of(small_llm, **rules)
     for seed in range(2):

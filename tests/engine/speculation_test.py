@@ -133,7 +133,7 @@ def check_mixes(scripted: Scripted, answers: Answers, rules: dict, seeds: range)
     assert 0.3 < stats.accepted_tokens.total() / stats.drafted_tokens.total() < 0.7
 
 
-@pytest.mark.parametrize("rules", RULES, ids=str)
+@pytest.mark.parametrize("rules", [RULES[0], RULES[-1]], ids=str)  # the slow test takes all four
 def test_random_company_changes_nothing(scripted: Scripted, answers: Answers, rules: dict) -> None:
     check_mixes(scripted, answers, rules, range(2))
 
