@@ -187,7 +187,7 @@ def test_a_client_that_leaves_frees_its_place(demo: Served, dialect: str) -> Non
     connection.close()
     left = steps()
     until(lambda: demo.busy() == 0, seconds=5)
-    assert steps() - left <= 12, f"{steps() - left:.0f} steps were made for a client that has left"
+    assert steps() - left <= 5, f"{steps() - left:.0f} steps were made for a client that has left"
 
 
 @pytest.mark.usefixtures("endless")
