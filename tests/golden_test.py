@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     "part",
     [
         "ops",
-        "f32_variant",
+        pytest.param("f32_variant", marks=pytest.mark.slow),
         pytest.param("f32", marks=pytest.mark.slow),
         pytest.param("rt", marks=pytest.mark.slow),
     ],
