@@ -38,7 +38,7 @@ def requests(dice: random.Random):
             index,
             prompt,
             SamplingParams(
-                max_tokens=dice.choice([1, 4, 12, 40]),
+                max_tokens=dice.choice([1, 12, 40, 80]),
                 temperature=dice.choice([0.0, 0.9]),
                 seed=index,
                 ignore_eos=kind < 0.9,
@@ -53,7 +53,7 @@ def test_ten_thousand_requests_through_the_real_engine() -> None:
     pytest.importorskip("llguidance", reason="the grammar extra is not installed")
     config, params, tokenizer = demo.load()
     llm = LLM(
-        config, params, TextCodec(tokenizer, config.bos_token_id), slots=AT_ONCE, blocks=400,
+        config, params, TextCodec(tokenizer, config.bos_token_id), slots=AT_ONCE, blocks=340,
         max_model_len=500, prefill_rows=(256, 1024), drafter="lookup", draft_tokens=2,
     )  # fmt: skip
     engine, dice = llm.engine, random.Random(4)
