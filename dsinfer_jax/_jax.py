@@ -30,12 +30,19 @@ def jit(function: Callable[..., Any], *, donate: tuple[str, ...] = ()) -> Any:
     return jax.jit(function, donate_argnames=donate, compiler_options=COMPILER_OPTIONS)
 
 
-def use_compilation_cache(folder: str | Path) -> None:
-    """Keep compiled programs in `folder`, every one of them, for later processes.
+def keep_programs(folder: Path | None, say: Callable[[str], None]) -> None:
+    """Keep compiled programs in `folder`, every one of them, for later processes; None: nowhere.
 
-    Call it before the first program compiles. The folder is trusted: programs in it are run.
+    If the folder cannot be made, `say` is told, and they are not kept. Call it before the first
+    program compiles. The folder is trusted: programs in it are run.
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        say(f"compiled programs are not kept: {folder} cannot be made ({error.strerror})")
+        return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

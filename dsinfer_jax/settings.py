@@ -4,6 +4,7 @@ A value on the command line wins over the environment, the environment over the 
 else in the package reads the environment. This module imports the standard library only.
 """
 
+import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 NUMERICS = ("exact", "runtime", "reference")  # names of the policies of model.numerics
 PREFIX_CACHES = ("off", "exact", "bounded")  # of engine.replay
 DRAFTERS = ("off", "lookup", "dspark")  # of engine.drafter
+_NOT_OF_LLM = ("model", "cache_dir")
 
 
 class SettingError(ValueError):
@@ -168,3 +170,21 @@ def read_settings(
         else:
             values[setting.name] = setting.default
     return values
+
+
+def add_settings(group: argparse._ArgumentGroup) -> None:
+    """An option for every setting; the values stay text, which `read_settings` checks."""
+    for setting in SETTINGS:
+        default = "" if setting.default is None or setting.flag else f"; default: {setting.default}"
+        kind: dict[str, Any] = {"metavar": setting.name.upper()}
+        if setting.flag is not None:
+            kind = {"action": "store_const", "const": setting.flag}
+        group.add_argument(
+            setting.option, dest=setting.name,
+            help=f"{setting.meaning}{default} [{setting.environment}]", **kind,
+        )  # fmt: skip
+
+
+def llm_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that are keyword arguments of `LLM`."""
+    return {name: value for name, value in values.items() if name not in _NOT_OF_LLM}

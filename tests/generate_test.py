@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from dsinfer_jax._jax import keep_programs
 from dsinfer_jax.engine.request import Delta, FinishReason
 from dsinfer_jax.generate import main
 from dsinfer_jax.generate.chat import structured_output
 from dsinfer_jax.generate.options import DEFAULT_PROMPT, build_parser, parse
 from dsinfer_jax.generate.output import TextWriter
-from dsinfer_jax.generate.run import keep_programs
+from dsinfer_jax.generate.run import _say
 from dsinfer_jax.settings import NUMERICS, PREFIX_CACHES, SETTINGS, SettingError, read_settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -227,7 +228,7 @@ def test_a_cache_folder_that_cannot_be_made_is_said(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    keep_programs(tmp_path / "file" / "programs")
+    keep_programs(tmp_path / "file" / "programs", _say)
     assert capsys.readouterr().err.startswith("compiled programs are not kept: ")
 
 

@@ -1,7 +1,7 @@
 """How to choose the token of each row: small host arrays that travel with the plan of a step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 
 import jax
@@ -60,11 +60,6 @@ def idle_draws(rows: int) -> Draws:
         filtered_logprobs=np.zeros(rows, bool),
         listed=np.zeros(rows, bool),
     )
-
-
-def at_positions(draws: Draws, positions: Leaf) -> Draws:
-    """The same rows, for tokens at other positions."""
-    return replace(draws, positions=positions)
 
 
 def set_draw(draws: Draws, row: int, request: Request, position: int) -> None:

@@ -7,6 +7,7 @@ position, which the target will use too; else a draw from its law, with the requ
 and filters. That law is kept for the next step as bf16 logits, and drawn from as it is kept.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,7 +15,6 @@ import jax.numpy as jnp
 
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.drafter import Drafts, Model, Written
-from dsinfer_jax.engine.draws import at_positions
 from dsinfer_jax.engine.random import Purpose
 from dsinfer_jax.engine.request import Request
 from dsinfer_jax.engine.sampler import choose
@@ -58,11 +58,11 @@ class DSparkDrafter:
         last_computed = jnp.where(written.running, written.newest - 1, -1)
 
         def token(logits: Array, place: Array) -> Array:
-            draws = at_positions(written.draws, written.newest + 1 + place)
+            draws = replace(written.draws, positions=written.newest + 1 + place)
             words = Purpose.DRAFT, proposal_counters(written.newest, place)
             judged = (jnp.asarray(draws.temperature) > 0) & ~jnp.asarray(draws.coupled)
             logits = jnp.where(judged[:, None], _kept(logits), logits)
-            return choose(logits, draws, draws.temperature, words)[0]
+            return choose(logits, draws, words)[0]
 
         result = draft_block(
             model.params, model.cache, written.newest_ids, last_computed, token,

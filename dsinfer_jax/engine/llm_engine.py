@@ -301,10 +301,10 @@ class LLMEngine:
             self._scheduler.slots.settle(slots, counts[slots])
             self.decode_stats.tokens += int(counts.sum())
             emitted = counts[slots].tolist()
-            for (_, request), verified, count in zip(
-                live, outcome.verified[slots].tolist(), emitted
-            ):
-                self.request_stats.drafts(request, verified, count - 1)
+            if self.sizes.draft_tokens:
+                verified = outcome.verified[slots].tolist()
+                for (_, request), tried, count in zip(live, verified, emitted):
+                    self.request_stats.drafts(request, tried, count - 1)
         rows_each = self.sizes.query_rows if flight.decodes else 1
         new = _NewTokens.of(outcome.sample)
         deltas = []
@@ -339,16 +339,7 @@ class LLMEngine:
             request.fail(FinishReason.ERROR, failure)
         if request.finish_reason is not None:
             self._end(request)
-        return Delta(
-            request.index,
-            request.token_ids[first:],
-            request.logprobs[first:],
-            request.finish_reason,
-            request.error,
-            top_logprobs=request.top_logprobs[first:],
-            answer=request.answer,
-            cached_tokens=request.cached_tokens,
-        )
+        return _delta(request, first)
 
     def _failure(self, request: Request, row: int, token: int, new: "_NewTokens") -> str | None:
         """Why the token of a row cannot be taken; otherwise the request's grammar takes it."""
@@ -379,10 +370,7 @@ class LLMEngine:
     def _fail(self, request: Request, reason: FinishReason, error: str) -> Delta:
         request.fail(reason, error)
         self._end(request)
-        return Delta(
-            request.index, [], [], reason, error,
-            answer=request.answer, cached_tokens=request.cached_tokens,
-        )  # fmt: skip
+        return _delta(request, len(request.token_ids))
 
     def _end(self, request: Request) -> None:
         self._scheduler.release(request)
@@ -399,6 +387,20 @@ class LLMEngine:
             self.prefill_stats.add(sum(part.count for part in step.slices), seconds)
         else:
             self.decode_stats.add(0, seconds)  # its tokens count when they are read
+
+
+def _delta(request: Request, first: int) -> Delta:
+    """What a request has from its `first` generated token on, and how it stands."""
+    return Delta(
+        request.index,
+        request.token_ids[first:],
+        request.logprobs[first:],
+        request.finish_reason,
+        request.error,
+        top_logprobs=request.top_logprobs[first:],
+        answer=request.answer,
+        cached_tokens=request.cached_tokens,
+    )
 
 
 def _check_deterministic(params: Params) -> None:

@@ -169,7 +169,8 @@ class Programs:
             *prefill, self._decode = threads.map(build, shapes)
         self._prefill = dict(zip(sizes.prefill_rows, prefill))
         self._set_sampling = _compile_set_slot(abstract_state.sampling)
-        self._set_drafter = _compile_set_slot(abstract_state.drafter)
+        if abstract_state.drafter is not None:
+            self._set_drafter = _compile_set_slot(abstract_state.drafter)
         self._state: EngineState = jax.device_put(empty)
         self.report = [program.report for program in (*prefill, self._decode)]
         self.seconds = time.perf_counter() - start

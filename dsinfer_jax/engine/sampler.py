@@ -8,7 +8,7 @@ do not depend on the order of addition, so that the same row gives the same toke
 A row that is not finite is marked, draws from zeros, and leaves the other rows alone.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def sample(
         failed = ~jnp.all(jnp.isfinite(logits), axis=-1)
         raw = jnp.where(failed[:, None], 0.0, logits)
         changed = _masked(adjust(raw, draws, state, earlier), masks)
-        token_ids, kept = choose(changed, draws, draws.temperature, proposals=proposals)
+        token_ids, kept = choose(changed, draws, proposals=proposals)
         return _described(raw, changed, kept, token_ids, failed, draws)
 
 
@@ -83,29 +83,22 @@ def _masked(logits: Array, masks: Array) -> Array:
 def choose(
     logits: Array,
     draws: Draws,
-    temperature: Leaf,
     words: tuple[Purpose, Leaf] | None = None,
     proposals: Proposals | None = None,
 ) -> tuple[Array, Array]:
     """Tokens [rows], and what the filters keep: bool [rows, vocab].
 
     Args:
-        temperature: [rows] float32, in place of that of the draws.
         words: purpose and counters of the random words; None: of fresh tokens by position.
     """
     # Each part is chosen by data, so a batch pays for draws and filters only if a row needs them.
-    draws = replace(draws, temperature=temperature)
-    warm = jnp.asarray(temperature) > 0
+    warm = jnp.asarray(draws.temperature) > 0
     mass = lax.cond(
         jnp.any(warm),
         lambda: masses(logits, draws.temperature),
         lambda: jnp.zeros(logits.shape, jnp.uint32),
     )
-    kept = lax.cond(
-        jnp.any(_filtered(draws, logits.shape[-1]) & warm),
-        lambda: kept_tokens(logits, mass, draws),
-        lambda: jnp.ones(logits.shape, bool),
-    )
+    kept = _kept_where_filtered(logits, mass, draws)
     greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     coupled = jnp.asarray(draws.coupled)
     purpose, counters = words or (Purpose.FRESH, draws.positions)
@@ -121,6 +114,16 @@ def choose(
         jnp.any(warm & coupled), lambda: _draw_coupled(logits, kept, draws), lambda: greedy
     )
     return jnp.where(warm, jnp.where(coupled, noisy, drawn), greedy), kept
+
+
+def _kept_where_filtered(logits: Array, mass: Array, draws: Draws) -> Array:
+    """`kept_tokens`, at no cost if no drawn row has a filter."""
+    filtered = _filtered(draws, logits.shape[-1]) & (jnp.asarray(draws.temperature) > 0)
+    return lax.cond(
+        jnp.any(filtered),
+        lambda: kept_tokens(logits, mass, draws),
+        lambda: jnp.ones(logits.shape, bool),
+    )
 
 
 def _filtered(draws: Draws, vocab_size: int) -> Array:
@@ -166,7 +169,7 @@ def _judged(mass: Array, kept: Array, draws: Draws, proposals: Proposals) -> Arr
     """The proposal, with probability min(1, p / g); else a token of the law max(p - g, 0)."""
     drafted = jnp.asarray(proposals.logits).astype(jnp.float32)
     draft_mass = masses(drafted, draws.temperature)
-    draft_kept = kept_tokens(drafted, draft_mass, draws)
+    draft_kept = _kept_where_filtered(drafted, draft_mass, draws)
     law, draft_law = _shares(mass, kept), _shares(draft_mass, draft_kept)
     token = jnp.maximum(jnp.asarray(proposals.token_ids), 0)
     counters = jnp.asarray(proposals.counters)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from dsinfer_jax.engine.request import SamplingParams
 from dsinfer_jax.generate.prompts import PromptItem, read_prompts
-from dsinfer_jax.settings import SETTINGS, Setting, read_settings
+from dsinfer_jax.settings import SETTINGS, add_settings, read_settings
 
 DEFAULT_PROMPT = "Once upon a time"
 
@@ -107,9 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--ignore-eos", action="store_true", help="go on after the end-of-sequence token"
     )
 
-    engine = parser.add_argument_group("model and engine")
-    for setting in SETTINGS:
-        _add_setting(engine, setting)
+    add_settings(parser.add_argument_group("model and engine"))
 
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -123,21 +121,6 @@ def build_parser() -> argparse.ArgumentParser:
         "else as a line now and then; at the end rates, compile seconds and memory",
     )  # fmt: skip
     return parser
-
-
-def _add_setting(group: argparse._ArgumentGroup, setting: Setting) -> None:
-    place = f"[{setting.environment}]"
-    if setting.flag is not None:
-        group.add_argument(
-            setting.option, dest=setting.name, action="store_const", const=setting.flag,
-            help=f"{setting.meaning} {place}",
-        )  # fmt: skip
-        return
-    default = "" if setting.default is None else f"; default: {setting.default}"
-    group.add_argument(
-        setting.option, dest=setting.name, metavar=setting.name.upper(),
-        help=f"{setting.meaning}{default} {place}",
-    )  # fmt: skip
 
 
 def parse(arguments: Sequence[str]) -> Job:

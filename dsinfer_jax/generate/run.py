@@ -3,7 +3,6 @@
 import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsinfer_jax.config import ModelConfig
@@ -13,6 +12,7 @@ from dsinfer_jax.generate.options import Job
 from dsinfer_jax.generate.output import TextStream, TextWriter, json_line, stats_lines
 from dsinfer_jax.generate.prompts import PromptItem
 from dsinfer_jax.generate.stats_view import StatsView
+from dsinfer_jax.settings import llm_options
 
 if TYPE_CHECKING:
     from dsinfer_jax.engine.llm import LLM
@@ -71,9 +71,10 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
     if model != "demo":
         ModelConfig.from_pretrained(model)  # refuse a bad folder before jax is imported
 
+    from dsinfer_jax import _jax
     from dsinfer_jax.engine.llm import LLM, load_model
 
-    keep_programs(settings["cache_dir"])
+    _jax.keep_programs(settings["cache_dir"], _say)
     if model == "demo":
         from dsinfer_jax import demo
 
@@ -94,30 +95,11 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
         config,
         params,
         codec,
-        numerics=settings["numerics"],
-        max_model_len=settings["max_model_len"],
-        slots=settings["slots"],
-        keep_tokens=settings["keep_tokens"],
-        prefix_cache=settings["prefix_cache"],
-        asynchronous=settings["asynchronous"],
-        drafter=settings["drafter"],
-        draft_tokens=settings["draft_tokens"],
+        **llm_options(settings),
         prefill_rows=prefill_rows,
         progress=_say if sys.stderr.isatty() else None,
     )
     return llm, prompts, load_seconds
-
-
-def keep_programs(folder: Path | None) -> None:
-    """Use a folder of compiled programs; say so, and go on without, if it cannot be made."""
-    from dsinfer_jax import _jax
-
-    if folder is None:
-        return
-    try:
-        _jax.use_compilation_cache(folder)
-    except OSError as error:
-        _say(f"compiled programs are not kept: {folder} cannot be made ({error.strerror})")
 
 
 def _params(item: PromptItem, llm: "LLM") -> SamplingParams:

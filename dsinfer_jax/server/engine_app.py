@@ -18,6 +18,7 @@ from dsinfer_jax.recipe.encoding import control_id
 from dsinfer_jax.server.app import create_app
 from dsinfer_jax.server.engine_source import EngineSource
 from dsinfer_jax.server.settings import ServerSettings
+from dsinfer_jax.settings import llm_options
 
 if TYPE_CHECKING:
     from dsinfer_jax.engine.llm import LLM
@@ -41,9 +42,10 @@ def load_engine(values: Mapping[str, Any], say: Callable[[str], None]) -> tuple[
         ValueError: a model or a size that cannot be used, in one sentence.
     """
     say(f"loading the model {values['model']}")
+    from dsinfer_jax import _jax
     from dsinfer_jax.engine.llm import LLM, load_model
 
-    keep_programs(values["cache_dir"], say)
+    _jax.keep_programs(values["cache_dir"], say)
     config, params, codec = load_model(values["model"])
     tokenizer = read_tokenizer(codec.path)
     longest = values["max_model_len"] or config.max_position_embeddings
@@ -52,30 +54,11 @@ def load_engine(values: Mapping[str, Any], say: Callable[[str], None]) -> tuple[
         config,
         params,
         codec,
-        numerics=values["numerics"],
-        max_model_len=values["max_model_len"],
-        slots=values["slots"],
-        keep_tokens=values["keep_tokens"],
-        prefix_cache=values["prefix_cache"],
-        asynchronous=values["asynchronous"],
-        drafter=values["drafter"],
-        draft_tokens=values["draft_tokens"],
+        **llm_options(values),
         prefill_rows=(PREFILL_ROWS, LONG_PREFILL_ROWS) if is_long else (PREFILL_ROWS,),
         progress=say,
     )
     return llm, tokenizer
-
-
-def keep_programs(folder: Path | None, say: Callable[[str], None]) -> None:
-    """Use a folder of compiled programs; say so, and go on without, if it cannot be made."""
-    from dsinfer_jax import _jax
-
-    if folder is None:
-        return
-    try:
-        _jax.use_compilation_cache(folder)
-    except OSError as error:
-        say(f"compiled programs are not kept: {folder} cannot be made ({error.strerror})")
 
 
 def read_tokenizer(path: Path) -> Tokenizer:

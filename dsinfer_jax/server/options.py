@@ -19,7 +19,7 @@ from dsinfer_jax.server.mock import MockOptions
 from dsinfer_jax.server.mock.faults import FAULTS, read_fault
 from dsinfer_jax.server.mock.script import Script
 from dsinfer_jax.server.settings import MODEL, ServerSettings
-from dsinfer_jax.settings import SETTINGS, read_settings
+from dsinfer_jax.settings import SETTINGS, add_settings, read_settings
 
 NUMBERS = {
     "context_limit": "longest prompt plus output in tokens, of the mock",
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--log-prompts", action="store_true", help="write prompts into the log")
     for name, meaning in NUMBERS.items():
         made.add_argument("--" + name.replace("_", "-"), type=kinds[name], help=meaning)
-    _add_engine_options(made)
+    add_settings(made.add_argument_group("model and engine"))
     _add_mock_options(made)
     return made
 
@@ -77,22 +77,6 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65_535:
         raise argparse.ArgumentTypeError(f"{port} is no port; it must be in 0..65535")
     return port
-
-
-def _add_engine_options(made: argparse.ArgumentParser) -> None:
-    """The settings of `dsinfer_jax.settings`; they stay text, which `read_settings` checks."""
-    engine = made.add_argument_group("model and engine")
-    for each in SETTINGS:
-        default = "" if each.default is None or each.flag else f"; default: {each.default}"
-        kind: dict[str, Any] = {"metavar": each.name.upper()}
-        if each.flag is not None:
-            kind = {"action": "store_const", "const": each.flag}
-        engine.add_argument(
-            each.option,
-            dest=each.name,
-            help=f"{each.meaning}{default} [{each.environment}]",
-            **kind,
-        )
 
 
 def _add_mock_options(made: argparse.ArgumentParser) -> None:

@@ -35,9 +35,7 @@ def drawn(draft_logits, target, draws, state, masks):
     newest = draws.positions - 1
     counters = proposal_counters(newest, jnp.int32(0))
     stored = draft_logits.astype(KEPT_DTYPE)
-    drafts, _ = choose(
-        stored.astype(jnp.float32), draws, draws.temperature, (Purpose.DRAFT, counters)
-    )
+    drafts, _ = choose(stored.astype(jnp.float32), draws, (Purpose.DRAFT, counters))
     proposals = Proposals(drafts, stored, counters)
     return drafts, sample(target, draws, state, masks, None, proposals)
 

@@ -66,7 +66,8 @@ class Batch:
         """What the kept places have: [batch, length, ...] -> [batch, n, ...]."""
         if self.kept is None:
             return leaf
-        return jnp.take_along_axis(leaf, self.kept, axis=1)
+        index = self.kept.reshape(*self.kept.shape, *[1] * (leaf.ndim - 2))
+        return jnp.take_along_axis(leaf, index, axis=1)
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,7 @@ def _enter_consumer_half(run: Run) -> None:
 
     def kept(leaf: Array) -> Array:
         by_row = leaf.reshape(size, -1, *leaf.shape[1:])
-        index = batch.kept.reshape(*batch.kept.shape, *[1] * (leaf.ndim - 1))  # type: ignore[union-attr]
-        chosen = jnp.take_along_axis(by_row, index, axis=1)
-        return chosen.reshape(-1, *leaf.shape[1:])
+        return batch.of_kept(by_row).reshape(-1, *leaf.shape[1:])
 
     run.trunk = Trunk(*(kept(leaf) for leaf in run.trunk))
     _close_selection(run)
