@@ -2,10 +2,11 @@
 
     python tools/train_demo.py runs/demo                  # about two hours on two cores
     python tools/train_demo.py runs/demo                  # goes on where it stopped
-    python tools/train_demo.py runs/smoke --steps 20      # a look at whether everything works
+    python tools/train_demo.py runs/smoke --steps 20 --draft-steps 10     # does everything work?
 
-The folder gets `log.jsonl` (a line every ten steps), `loss.svg`, `state.npz` to go on from, the
-data (made once), and at the end `model/`, a checkpoint that `--model` can load.
+First the model, then its draft block against the finished model. The folder gets `log.jsonl` (a
+line every ten steps), `loss.svg`, `state.npz` to go on from, the data (made once), `draft/` with
+the same of the draft block, and at the end `model/`, a checkpoint that `--model` can load.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import json
 import time
 from pathlib import Path
 
-from demo_training import data, report, weights
+from demo_training import data, draft_train, report, weights
 from demo_training.config import demo_config
 from demo_training.tokenizer import PATH as TOKENIZER
 from demo_training.train import Plan, Steps, train
@@ -22,7 +23,8 @@ from dsinfer_jax.checkpoint.save import save_pretrained
 from dsinfer_jax.checkpoint.vocabulary import fold_vocabulary
 
 SHORT_ROWS, LONG_ROWS = 8, 4  # of a batch: 4 608 and 9 216 tokens
-STEPS = 2400
+STEPS = 1600
+DRAFT_STEPS = 600
 
 
 def main() -> None:
@@ -31,6 +33,8 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of training; default: {STEPS}")
+    parser.add_argument("--draft-steps", type=int, default=DRAFT_STEPS,
+                        help=f"of the draft block's training; default: {DRAFT_STEPS}")  # fmt: skip
     parser.add_argument("--rows", type=int, help="different short rows; default: all differ")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peak", type=float, default=Plan.peak, help="highest learning rate")
@@ -55,17 +59,23 @@ def main() -> None:
     batches = data.Batches.of(sources, {False: SHORT_ROWS, True: LONG_ROWS}, options.seed)
 
     token_map = fold_vocabulary(TOKENIZER)
-    config = demo_config(vocab_size=len(token_map))
     began = time.perf_counter()
-    trained = train(Steps(config, plan, token_map), batches, folder)
+    target_config = demo_config(vocab_size=len(token_map), draft_layers=0)
+    target = train(Steps(target_config, plan, token_map), batches, folder)
+    report.write_plot(folder)
+
+    config = demo_config(vocab_size=len(token_map))
+    draft_plan = Plan(options.draft_steps, options.peak, options.seed, draft_train.STAGES)
+    steps = draft_train.DraftSteps(config, draft_plan, token_map, target)
+    trained = train(steps, batches, folder / "draft")
+    report.write_draft_plot(folder / "draft")
     seconds = time.perf_counter() - began
     save_pretrained(
         weights.stored(trained, config), config, folder / "model", tokenizer_folder=TOKENIZER.parent
     )
-    report.write_plot(folder)
     record = {
-        "command": f"python tools/train_demo.py {folder} --steps {plan.steps} --seed {plan.seed} "
-        f"--peak {plan.peak}",
+        "command": f"python tools/train_demo.py {folder} --steps {plan.steps} "
+        f"--draft-steps {draft_plan.steps} --seed {plan.seed} --peak {plan.peak}",
         "seed": plan.seed,
         "data": data.data_hash(options.seed),
         "seconds_of_this_call": round(seconds),

@@ -24,7 +24,7 @@ from dsinfer_jax.model.attention import low_rank_query, output_projection, windo
 from dsinfer_jax.model.compressor import pool_pair
 from dsinfer_jax.model.engram import engram, fold_tokens, table_rows
 from dsinfer_jax.model.forward import embed, head
-from dsinfer_jax.model.moe import route, router_scores, shared_expert, swiglu
+from dsinfer_jax.model.moe import Routing, route, router_scores, shared_expert, swiglu
 from dsinfer_jax.model.numerics import (
     EXACT,
     product_bf16,
@@ -129,6 +129,7 @@ class Run:
     attended: list[Array] = field(default_factory=list)  # by the layers since the last index source
     index_losses: list[Array] = field(default_factory=list)
     recalls: list[Array] = field(default_factory=list)
+    features: list[Array] = field(default_factory=list)  # stream means at the draft's targets
 
 
 def forward(params: Params, batch: Batch, config: ModelConfig, form: Form) -> tuple[Array, Losses]:
@@ -137,6 +138,15 @@ def forward(params: Params, batch: Batch, config: ModelConfig, form: Form) -> tu
     Args:
         params: the engine's tree with float32 matrices in the places of stored formats.
     """
+    logits, losses, _ = forward_with_features(params, batch, config, form)
+    return logits, losses
+
+
+def forward_with_features(
+    params: Params, batch: Batch, config: ModelConfig, form: Form
+) -> tuple[Array, Losses, Array | None]:
+    """As `forward`, and what a draft sees of the same rows: [batch, rows, targets * hidden]."""
+    targets = config.draft.target_layer_ids if config.draft else ()
     size, length = batch.token_ids.shape
     valid = (batch.document >= 0).reshape(-1)
     no_image = jnp.zeros(size * length, bool)
@@ -161,6 +171,8 @@ def forward(params: Params, batch: Batch, config: ModelConfig, form: Form) -> tu
         if spec.owns_index:
             _close_selection(run)
             run.selection = _select(run, spec, params, weights)
+        if spec.index in targets:
+            run.features.append(jnp.mean(run.trunk.streams, axis=1))
         _attention(run, spec, weights)
         load, lost = _experts(run, spec, weights, at_layer(params.experts, spec.index))
         loads.append(load)
@@ -173,7 +185,10 @@ def forward(params: Params, batch: Batch, config: ModelConfig, form: Form) -> tu
         expert_load=jnp.stack(loads),
         dropped=jnp.mean(jnp.stack(dropped)),
     )
-    return logits.reshape(*run.rows.shape, -1), losses
+    features = None
+    if run.features:
+        features = jnp.concatenate(run.features, axis=-1).reshape(*run.rows.shape, -1)
+    return logits.reshape(*run.rows.shape, -1), losses, features
 
 
 def _memory_rows(params: Params, batch: Batch, config: ModelConfig) -> tuple[Array, ...]:
@@ -373,7 +388,7 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
             keys = run.keys[spec.kv_source][:, :seen]
             scores = jnp.einsum("bthd,bkd->bthk", heads[:, some], keys)
             pieces.append(jnp.where(open_keys[:, some, None, :seen], scores, FAR))
-        shares = _softmax_with_sink(pieces, params.attn_sink)
+        shares = softmax_with_sink(pieces, params.attn_sink)
         near_shares.append(shares[0])
         if spec.ratio:
             far_values.append(jnp.einsum("bthk,bkd->bthd", shares[1], keys))
@@ -389,7 +404,7 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
     run.trunk = write_back(y, run.trunk, mixes, EXACT)
 
 
-def _softmax_with_sink(pieces: list[Array], sink: Array) -> list[Array]:
+def softmax_with_sink(pieces: list[Array], sink: Array) -> list[Array]:
     """One softmax over all pieces [batch, length, heads, n] and a sink logit without a value."""
     maxima = [jnp.max(piece, axis=-1) for piece in pieces]
     largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.stack(maxima), axis=0), sink))[..., None]
@@ -435,30 +450,51 @@ def _experts(
     run: Run, spec: LayerSpec, weights: LayerParams, experts: ExpertParams
 ) -> tuple[Array, Array]:
     """The mixture sub-layer; returns each expert's share of the pairs and the share dropped."""
-    config = run.config
-    mixes = entry_mixes(run.trunk, weights.hc_ffn, "ffn", config, unobserved, spec.index)
-    h = sublayer_input(run.trunk, weights.ffn_norm, weights.hc_ffn, config, EXACT)
-    scores = router_scores(product_float(h, weights.gate.weight, EXACT))
-    routing = route(
-        scores, lax.stop_gradient(weights.gate.bias), config.num_experts_per_tok,
-        config.routed_scaling_factor,
-    )  # fmt: skip
     valid = (run.rows.document >= 0).reshape(-1)
-    y, load, dropped = _routed(h, valid, routing.experts, routing.weights, experts, run)
-    if weights.shared_expert is not None:
-        y = y + shared_expert(h, weights.shared_expert, config, EXACT)
-    run.trunk = write_back(y, run.trunk, mixes, EXACT)
+    run.trunk, load, dropped = expert_half(
+        run.trunk, valid, weights, experts, run.config.num_experts_per_tok, run.form.expert_slots,
+        run.config,
+    )  # fmt: skip
     return load, dropped
 
 
+def expert_half(
+    trunk: Trunk,
+    valid: Array,
+    weights: LayerParams,
+    experts: ExpertParams,
+    experts_per_token: int,
+    expert_slots: float,
+    config: ModelConfig,
+) -> tuple[Trunk, Array, Array]:
+    """The second half of a layer: the trunk after it, each expert's share, the share dropped."""
+    mixes = entry_mixes(trunk, weights.hc_ffn, "ffn", config, unobserved, 0)
+    h = sublayer_input(trunk, weights.ffn_norm, weights.hc_ffn, config, EXACT)
+    scores = router_scores(product_float(h, weights.gate.weight, EXACT))
+    routing = route(
+        scores, lax.stop_gradient(weights.gate.bias), experts_per_token,
+        config.routed_scaling_factor,
+    )  # fmt: skip
+    y, load, dropped = _routed(h, valid, routing, experts, expert_slots, config)
+    if weights.shared_expert is not None:
+        y = y + shared_expert(h, weights.shared_expert, config, EXACT)
+    return write_back(y, trunk, mixes, EXACT), load, dropped
+
+
 def _routed(
-    h: Array, valid: Array, chosen: Array, weights: Array, experts: ExpertParams, run: Run
+    h: Array,
+    valid: Array,
+    routing: Routing,
+    experts: ExpertParams,
+    expert_slots: float,
+    config: ModelConfig,
 ) -> tuple[Array, Array, Array]:
     """Pairs go to slots of their experts in order; what does not fit is lost, in training only."""
-    config = run.config
+    chosen, weights = routing
+    w1, w2, w3 = (jnp.asarray(getattr(experts, name)) for name in ("w1", "w2", "w3"))
     rows, choices = chosen.shape
-    count = config.n_routed_experts
-    slots = min(int(rows * choices / count * run.form.expert_slots) // 8 * 8 + 8, rows)
+    count = w1.shape[0]
+    slots = min(int(rows * choices / count * expert_slots) // 8 * 8 + 8, rows)
     pair_expert = jnp.where(valid[:, None], chosen, count).reshape(-1)
     member = pair_expert[:, None] == jnp.arange(count)
     rank = jnp.sum(jnp.where(member, jnp.cumsum(member, axis=0), 0), axis=1) - 1
@@ -471,7 +507,6 @@ def _routed(
     def product(x: Array, matrix: Array) -> Array:
         return jnp.einsum("esi,eoi->eso", x, matrix)
 
-    w1, w2, w3 = (jnp.asarray(getattr(experts, name)) for name in ("w1", "w2", "w3"))
     hidden = swiglu(product(x, w1), product(x, w3), config.swiglu_limit)
     output = product(hidden, w2).reshape(count * slots, -1)
     by_pair = output.at[place].get(mode="fill", fill_value=0) * weights.reshape(-1)[:, None]

@@ -28,6 +28,23 @@ def write_plot(folder: Path) -> None:
     figure.savefig(folder / "loss.svg")
 
 
+def write_draft_plot(folder: Path) -> None:
+    """`loss.svg`: accepted length, overlap of laws and error of the confidences, by step."""
+    from matplotlib.figure import Figure
+
+    entries = list(read_log(folder))
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    upper, lower = figure.subplots(2, sharex=True)
+    steps = [entry["step"] for entry in entries]
+    upper.plot(steps, [entry["accepted_length"] for entry in entries])
+    upper.set_ylabel("accepted length, greedy")
+    for name in ("overlap", "confidence_error", "least_load"):
+        lower.plot(steps, [entry[name] for entry in entries], label=name.replace("_", " "))
+    lower.set_xlabel("step")
+    lower.legend()
+    figure.savefig(folder / "loss.svg")
+
+
 def table_line(name: str, tallies: Mapping[str, Tally]) -> str:
     """One variant: right and well formed of each task, in percent."""
     cells = (

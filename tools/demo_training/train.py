@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -58,20 +58,22 @@ class Plan:
     Attributes:
         steps: of all stages together.
         peak: the highest learning rate; it rises for 2 % of the steps and falls to a twentieth.
+        stages: one after another.
     """
 
     steps: int
     peak: float = 3e-3
     seed: int = 0
+    stages: tuple[Stage, ...] = STAGES
 
     def stage(self, step: int) -> Stage:
         """The stage that a step belongs to."""
         done = 0.0
-        for stage in STAGES:
+        for stage in self.stages:
             done += stage.share
             if step < round(done * self.steps):
                 return stage
-        return STAGES[-1]
+        return self.stages[-1]
 
     def is_long(self, step: int) -> bool:
         every = self.stage(step).long_every
@@ -91,9 +93,26 @@ class Plan:
 class State(NamedTuple):
     """What a step changes."""
 
-    params: Params  # without hashes
+    params: Any  # what is trained: a float tree without hashes, or a part of one
     optimiser: Any
     step: int
+
+
+class Trainer(Protocol):
+    """What `train` runs.
+
+    Attributes:
+        first: the state before the first step.
+    """
+
+    plan: Plan
+    first: State
+
+    def take(self, state: State, rows: Row) -> tuple[State, Any]:
+        """The next step, and a named tuple of its metrics. The state is given away."""
+
+    def whole(self, state: State) -> Params:
+        """The float tree with its hashes."""
 
 
 class Metrics(NamedTuple):
@@ -181,7 +200,7 @@ class Steps:
 
 
 def train(
-    steps: Steps,
+    steps: Trainer,
     batches: Callable[[int, bool], Row],
     folder: Path,
     *,

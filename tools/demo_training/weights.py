@@ -88,13 +88,20 @@ def stored(trained: Params, config: ModelConfig) -> Params:
     return build_tree(config, leaf)
 
 
-def as_stored(trained: Params, config: ModelConfig) -> Params:
-    """Float32 values of the stored formats, with the gradient of the values before rounding."""
+def as_stored(trained: Params, config: ModelConfig, part: str | None = None) -> Params:
+    """Float32 values of the stored formats, with the gradient of the values before rounding.
+
+    Args:
+        part: field of the tree that is rounded, the others stay; None: all.
+    """
     rounded: dict[tuple[str | int, ...], Array] = {}
     for spec in parameter_table(config):
         if not spec.name or spec.dtype == "F8_E8M0":
             continue
-        if spec.dtype in ("F8_E4M3", "I8"):
+        if part not in (None, spec.path[0]):
+            place = spec.path[:-1] if spec.dtype in ("F8_E4M3", "I8") else spec.path
+            rounded[place] = _node(trained, place)
+        elif spec.dtype in ("F8_E4M3", "I8"):
             value = _float_leaf(trained, spec)
             back = _values(_quantised(value, spec), spec)
             rounded[spec.path[:-1]] = value + jax.lax.stop_gradient(back - value)
@@ -115,8 +122,12 @@ def as_stored(trained: Params, config: ModelConfig) -> Params:
 
 def _float_leaf(trained: Params, spec: TensorSpec) -> Array:
     """The float matrix that stands where a weight and its scales will be."""
-    node = trained
-    for key in spec.path[:-1]:
+    return _node(trained, spec.path[:-1])
+
+
+def _node(tree: Params, path: tuple[str | int, ...]) -> Array:
+    node = tree
+    for key in path:
         node = node[key] if isinstance(key, int) else getattr(node, key)  # type: ignore[index]
     return jnp.asarray(node)
 
