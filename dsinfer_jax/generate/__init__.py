@@ -1,7 +1,9 @@
 """`python -m dsinfer_jax.generate`: the command line.
 
 `options.py` and `prompts.py` read what was asked and load nothing heavy, so that `-h` and every
-bad option answer at once; `run.py` loads the model and generates; `output.py` writes.
+bad option answer at once; `run.py` loads the model and generates; `output.py` writes. A chat in
+the terminal is `interactive.py`: `dialogue.py` is what was said and asks the model, `commands.py`
+are lines with a slash, `terminal.py` is what it looks like.
 """
 
 import os

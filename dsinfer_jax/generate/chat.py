@@ -1,33 +1,54 @@
 """Chats made ready for one model: prompts as token ids, constraints with the model's own tokens."""
 
-from collections.abc import Callable
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dsinfer_jax.engine.structured_output import StructuredOutput
-from dsinfer_jax.generate.prompts import ChatConstraint
+from dsinfer_jax.generate.chat_request import ChatConstraint
 
 if TYPE_CHECKING:
     from dsinfer_jax.engine.detokenise import TextCodec
     from dsinfer_jax.recipe.conversation import Conversation
+    from dsinfer_jax.recipe.encoding import DeepseekV41Encoding
+    from dsinfer_jax.recipe.tokenizer import Tokenizer
 
 _MARKER, _THINKING_END = "｜DSML｜", "</think>"
 
 
-def chat_encoder(tokenizer: Path) -> Callable[["Conversation"], list[int]]:
-    """Encodes conversations with a model's tokenizer, which is read when the first one comes."""
+class ChatCodec:
+    """Conversations as token ids, with the tokenizer of a model, read when it is first needed.
 
-    def encode(conversation: "Conversation") -> list[int]:
-        from dsinfer_jax.recipe.encoding import DeepseekV41Encoding
+    Args:
+        text: of the model.
+    """
+
+    def __init__(self, text: "TextCodec") -> None:
+        self.text = text
+
+    def encode(self, conversation: "Conversation") -> list[int]:
+        """The prompt of a conversation.
+
+        Raises:
+            ValueError: the tokenizer lacks a control token of the prompt.
+        """
+        try:
+            return self._encoding.encode(conversation)
+        except RuntimeError as error:
+            raise ValueError(f"{self.text.path} cannot encode the chat: {error}") from None
+
+    @cached_property
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer as the protocol layer reads it."""
         from dsinfer_jax.recipe.tokenizer import Tokenizer
 
-        encoding = DeepseekV41Encoding().with_tokenizer(Tokenizer.from_file(str(tokenizer)))
-        try:
-            return encoding.encode(conversation)
-        except RuntimeError as error:  # a control token that this tokenizer does not have
-            raise ValueError(f"{tokenizer} cannot encode the chat: {error}") from None
+        return Tokenizer.from_file(str(self.text.path))
 
-    return encode
+    @cached_property
+    def _encoding(self) -> "DeepseekV41Encoding":
+        """It remembers what it encoded: a later turn encodes what is new."""
+        from dsinfer_jax.recipe.encoding import DeepseekV41Encoding
+
+        return DeepseekV41Encoding().with_tokenizer(self.tokenizer)
 
 
 def structured_output(constraint: ChatConstraint, codec: "TextCodec") -> StructuredOutput:

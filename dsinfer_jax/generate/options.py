@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from dsinfer_jax.engine.request import SamplingParams
+from dsinfer_jax.generate.chat_start import ChatStart, read_chat_start
 from dsinfer_jax.generate.prompts import PromptItem, read_prompts
 from dsinfer_jax.settings import SETTINGS, add_settings, read_settings
 
 DEFAULT_PROMPT = "Once upon a time"
+_MAX_TOKENS, _CHAT_MAX_TOKENS = 64, 1024
+_NOT_OF_A_CHAT = ("prompt", "prompt_ids", "prompts", "ignore_eos", "json", "stats")
 
 _DESCRIPTION = """\
 Generate text with a DeepSeek-V4.1 model.
@@ -25,6 +28,7 @@ examples:
   python -m dsinfer_jax.generate
   python -m dsinfer_jax.generate --prompt "The sea" --temperature 0.8 --top-p 0.95 --seed 7
   python -m dsinfer_jax.generate --model ~/DeepSeek-V4.1-Flash --chat request.json --max-tokens 512
+  python -m dsinfer_jax.generate --interactive --tools tools.json --temperature 0.6
   python -m dsinfer_jax.generate --prompts many.jsonl --json > results.jsonl
   python -m dsinfer_jax.generate --prompt-ids 0,57,400 --prompt-ids 0,12 --ignore-eos --stats
 
@@ -34,7 +38,10 @@ files:
                         top_p, top_k, seed, ignore_eos, logprobs, which win over the options
   --chat FILE.json      a Chat Completions request, or just its list of messages; its temperature,
                         top_p, max_tokens and seed win over the options, and its response_format
-                        and tools are enforced
+                        and tools are enforced; with --interactive a list of messages
+  --tools FILE.json     tools as Chat Completions declares them, or an object with "tools" and
+                        "results": a list of objects with the name of a tool, its result, and
+                        perhaps the arguments for which it is; other results are asked for
 
 exit code: 0; 1 if a request failed (the others are answered); 2 for bad input.
 """
@@ -49,6 +56,7 @@ class Job:
         prompts: what to continue, in order.
         as_json, stats: form of the output.
         started: `time.perf_counter()` when the command line was read.
+        chat: what a chat in the terminal begins with; None: prompts are continued.
     """
 
     settings: dict[str, Any]
@@ -56,6 +64,7 @@ class Job:
     as_json: bool
     stats: bool
     started: float
+    chat: ChatStart | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,8 +95,19 @@ def build_parser() -> argparse.ArgumentParser:
     prompts.add_argument("--prompts", metavar="FILE.jsonl", help="many prompts; see below")
     prompts.add_argument("--chat", metavar="FILE.json", help="a chat request; see below")
 
+    chat = parser.add_argument_group("chat in the terminal (instead of prompts)")
+    chat.add_argument(
+        "--interactive", action="store_true",
+        help="ask for messages and answer them; /help lists the commands",
+    )  # fmt: skip
+    chat.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    chat.add_argument("--tools", metavar="FILE.json", help="what it may call; see below")
+
     sampling = parser.add_argument_group("how to choose tokens")
-    sampling.add_argument("--max-tokens", metavar="N", type=int, default=64, help="default: 64")
+    sampling.add_argument(
+        "--max-tokens", metavar="N", type=int,
+        help=f"default: {_MAX_TOKENS}, in a chat {_CHAT_MAX_TOKENS} for each answer",
+    )  # fmt: skip
     sampling.add_argument(
         "--temperature", metavar="T", type=float, default=0.0,
         help="0 takes the most likely token; default: 0, so that a run can be repeated",
@@ -132,18 +152,40 @@ def parse(arguments: Sequence[str]) -> Job:
     """
     started = time.perf_counter()
     options = build_parser().parse_args(arguments)
+    _check_together(options)
     settings = read_settings({setting.name: getattr(options, setting.name) for setting in SETTINGS})
     params = SamplingParams(
-        max_tokens=options.max_tokens,
+        max_tokens=_max_tokens(options),
         temperature=options.temperature,
         top_p=options.top_p,
         top_k=options.top_k,
         seed=options.seed,
         ignore_eos=options.ignore_eos,
     )
+    if options.interactive:
+        start = read_chat_start(options.system, options.tools, options.chat, params)
+        return Job(settings, [], False, False, started, start)
     prompts = read_prompts(
         options.prompt, options.prompt_ids, options.prompts, options.chat, params
     )
     if not prompts and options.prompts is None:
         prompts = [PromptItem(DEFAULT_PROMPT, params)]
     return Job(settings, prompts, options.json, options.stats, started)
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """Refuse options that would mean nothing beside the others."""
+    if options.interactive:
+        for name in _NOT_OF_A_CHAT:
+            if getattr(options, name):
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} does not go with --interactive; leave one out")
+    for name in ("system", "tools"):
+        if getattr(options, name) is not None and not options.interactive:
+            raise ValueError(f"--{name} is for a chat in the terminal; add --interactive")
+
+
+def _max_tokens(options: argparse.Namespace) -> int:
+    if options.max_tokens is not None:
+        return int(options.max_tokens)
+    return _CHAT_MAX_TOKENS if options.interactive else _MAX_TOKENS

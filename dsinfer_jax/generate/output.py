@@ -72,11 +72,11 @@ class TextWriter:
 
     def _write(self, text: str) -> None:
         if text:
-            self._stream.write(_harmless(text))
+            self._stream.write(harmless(text))
             self._stream.flush()
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """Control characters as visible signs, so that no output steers a terminal."""
     return "".join("\ufffd" if _is_control(character) else character for character in text)
 

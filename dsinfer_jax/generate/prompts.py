@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Union
 
 from dsinfer_jax.engine.request import SamplingParams
+from dsinfer_jax.generate.chat_request import ChatConstraint, constraint_of, converted, read_body
+from dsinfer_jax.generate.prompt_files import PromptError, read_text
 
 if TYPE_CHECKING:
     from dsinfer_jax.recipe.conversation import Conversation
@@ -19,24 +21,6 @@ _CHAT_FIELDS = {
     "seed": ("seed",),
 }
 _SAMPLING_FIELDS = {field.name for field in fields(SamplingParams)}
-
-
-class PromptError(ValueError):
-    """A prompt that cannot be read; one sentence with file, line and remedy."""
-
-
-@dataclass(frozen=True)
-class ChatConstraint:
-    """What a chat demands of the output, as the protocol layer says it.
-
-    Attributes:
-        kind, schema: of the recipe's output constraint.
-        thinks: whether the output begins with thinking, which is free.
-    """
-
-    kind: str
-    schema: str
-    thinks: bool
 
 
 @dataclass(frozen=True)
@@ -78,18 +62,9 @@ def _ids(text: str) -> list[int]:
         ) from None
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise PromptError(f"{path} cannot be read ({error.strerror}); name a prompt file") from None
-    except UnicodeDecodeError as error:
-        raise PromptError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from None
-
-
 def _read_lines(path: Path, params: SamplingParams) -> Iterator[PromptItem]:
     # not splitlines(): a JSON string may hold U+2028 and its like
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():
             yield _line_item(line, f"{path}, line {number}", params)
 
@@ -125,25 +100,9 @@ def _line_item(line: str, place: str, params: SamplingParams) -> PromptItem:
 
 def _read_chat(path: Path, params: SamplingParams) -> PromptItem:
     """Convert a Chat Completions body; the encoding waits for the model's tokenizer."""
-    from dsinfer_jax.recipe.chat_completions import ChatCompletionRequest
-    from dsinfer_jax.recipe.conversion_options import ConversionOptions, ModelVersion
-    from dsinfer_jax.recipe.values import ConversionError
-
-    body = _read_body(path)
-    options = ConversionOptions()
-    if isinstance(body["model"], str):
-        options = options.with_model_alias(body["model"], ModelVersion.DeepseekV41Flash)
-    try:
-        request = ChatCompletionRequest(body).convert(options)
-    except (ValueError, TypeError, ConversionError) as error:
-        raise PromptError(f"{path} is not a chat request: {error}") from None
+    body = read_body(path)
+    request = converted(body, str(path))
     conversation, wanted = request.conversation, request.inference_options
-    constraint = None
-    if wanted.output_constraint is not None:
-        stage = request.parsing_options.thinking_initial_stage
-        thinks = stage is not None and stage.starts_in_reasoning()
-        asked = wanted.output_constraint
-        constraint = ChatConstraint(asked.kind, asked.schema, thinks)
     if any(message.image_sources for message in conversation.messages):
         raise PromptError(f"{path} has images, which the text model cannot read; remove them")
     own = {
@@ -152,20 +111,6 @@ def _read_chat(path: Path, params: SamplingParams) -> PromptItem:
         if any(body.get(key) is not None for key in keys) and getattr(wanted, name) is not None
     }
     try:
-        return PromptItem(conversation, replace(params, **own), constraint)
+        return PromptItem(conversation, replace(params, **own), constraint_of(request))
     except ValueError as error:
         raise PromptError(f"{path}: {error}") from None
-
-
-def _read_body(path: Path) -> dict[str, Any]:
-    """A request body; a bare list of messages is one too."""
-    text = _read_text(path)
-    try:
-        body = json.loads(text)
-    except ValueError as error:
-        raise PromptError(f"{path} is not valid JSON ({error})") from None
-    if isinstance(body, list):
-        body = {"messages": body}
-    if not isinstance(body, dict):
-        raise PromptError(f"{path} must hold a chat request or a list of messages")
-    return {"model": "local", **body}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.request import SamplingParams
-from dsinfer_jax.generate.chat import chat_encoder, structured_output
+from dsinfer_jax.generate.chat import ChatCodec, structured_output
 from dsinfer_jax.generate.options import Job
 from dsinfer_jax.generate.output import TextStream, TextWriter, json_line, stats_lines
 from dsinfer_jax.generate.prompts import PromptItem
@@ -24,6 +24,11 @@ _LONG_PREFILL_ROWS = 1024  # a second prefill program, worth its compilation for
 def run(job: Job) -> int:
     """Run a job; returns the exit code. Raises ValueError for a model that cannot be used."""
     llm, prompts, load_seconds = _load(job)
+    if job.chat is not None:
+        from dsinfer_jax.generate.interactive import chat_with
+
+        chat_with(llm, job.chat)
+        return 0
     shown = [_shown(job, index, ids, llm) for index, ids in enumerate(prompts)]
     if not job.stats:
         return _generate(job, llm, prompts, shown, sys.stdout).code
@@ -81,11 +86,11 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
         _say(demo.DESCRIPTION)
     config, params, codec = load_model(model)
     load_seconds = time.perf_counter() - job.started
-    chat = chat_encoder(codec.path)
+    chat = ChatCodec(codec)
     prompts = [
         codec.encode(content) if isinstance(content, str)
         else content if isinstance(content, list)
-        else chat(content)
+        else chat.encode(content)
         for content in (item.content for item in job.prompts)
     ]  # fmt: skip
     prefill_rows = [_PREFILL_ROWS]
