@@ -2,20 +2,22 @@
 
     python tools/eval_demo.py                                  # the embedded model
     python tools/eval_demo.py --model runs/demo/model --items 100 --json card.json
-    python tools/eval_demo.py --only runtime --tasks lookup_far,arithmetic
+    python tools/eval_demo.py --only "runtime;exact" --tasks "lookup_far;arithmetic"
 
-Exact match of greedy answers by task on the held-out split (right, well formed, right where the
-wording is new too), for each way of running the model, and the perplexity of what assistants say
-for each numerics policy. `--plot FILE.svg` draws it.
+Exact match of greedy answers by task on the held-out split (right, well formed), for each way of
+running the model; the perplexity of what assistants say for each numerics policy; and how evenly
+the experts are used. `--plot FILE.svg` draws it.
 """
 
 import argparse
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from demo_training import evaluate, report
-from demo_training.tasks import TASKS
+from demo_training.evaluate import TASK_NAMES
 
 from dsinfer_jax.engine.llm import load_model
 from dsinfer_jax.model.numerics import POLICIES
@@ -29,28 +31,36 @@ def main() -> None:
     )
     parser.add_argument("--model", default="demo", help="a checkpoint folder, or demo")
     parser.add_argument("--items", type=int, default=50, help="of each task; default: 50")
-    parser.add_argument("--tasks", default=",".join(TASKS), help="names; default: all")
-    parser.add_argument("--only", help="variants by name, separated by commas; default: all")
+    parser.add_argument("--tasks", default=";".join(TASK_NAMES), help="names; default: all")
+    parser.add_argument("--only", help="variants by name, separated by ';'; default: all")
     parser.add_argument("--json", type=Path, help="write the table to this file")
     parser.add_argument("--plot", type=Path, help="draw the table into this file")
     options = parser.parse_args()
-    config, params, _ = load_model(options.model)
-    tasks = options.tasks.split(",")
+    config, params, codec = load_model(options.model)
+    tasks = options.tasks.split(";")
     chosen = evaluate.variants(KEEP)
     if options.only:
-        chosen = [variant for variant in chosen if variant.name in options.only.split(",")]
+        chosen = [variant for variant in chosen if variant.name in options.only.split(";")]
 
     table: dict[str, dict[str, dict[str, int]]] = {}
     for variant in chosen:
-        tallies = evaluate.evaluate(config, params, variant, tasks, options.items)
+        began = time.perf_counter()
+        some = evaluate.wanted_tasks(variant, tasks)
+        tallies = evaluate.evaluate(config, params, codec, variant, some, options.items)
         table[variant.name] = {task: asdict(tally) for task, tally in tallies.items()}
-        print(report.table_line(variant.name, tallies), flush=True)
-    wanted = [name for name in POLICIES if name in table or not options.only]
-    found = {name: evaluate.perplexity(config, params, name) for name in wanted}
-    for name, value in found.items():
-        print(f"perplexity, {name}: {value:.4f}")
+        print(report.table_line(variant.name, tallies), end=" ")
+        print(f"({time.perf_counter() - began:.0f} s)", flush=True)
+    policies = [name for name in POLICIES if name in table]
+    rows = {name: evaluate.read_rows(config, params, name) for name in policies}
+    for name, found in rows.items():
+        print(f"perplexity, {name}: {found.perplexity:.4f}")
+    content: dict[str, Any] = {"items": options.items, "table": table}
+    if rows:
+        content["perplexity"] = {name: found.perplexity for name, found in rows.items()}
+        shares = evaluate.expert_shares(next(iter(rows.values())).expert_counts)
+        content["expert_shares"] = shares.round(3).tolist()
+        print(f"least used expert: {shares.min():.2f} x its share, most used {shares.max():.2f} x")
     if options.json:
-        content = {"items": options.items, "table": table, "perplexity": found}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
     if options.plot:
         report.plot_table(table, options.plot)

@@ -23,7 +23,7 @@ from dsinfer_jax.model.trunk import Trunk, entry_mixes, first_trunk, sublayer_in
 
 Array = jax.Array
 WINDOW_RATIO = 0  # draft stages rotate as layers without compression
-_EXPERT_SLOTS = 1.5  # rows that an expert takes, as a multiple of its fair share
+_EXPERT_SLOTS = 4.0  # as in `model.Form`; noise rows begin alike and choose alike
 
 
 class Blocks(NamedTuple):

@@ -11,7 +11,7 @@ import optax
 
 from demo_training import draft, model, weights
 from demo_training.data import Row
-from demo_training.train import BALANCE_SPEED, Plan, Stage, State, model_batch
+from demo_training.train import Plan, Stage, State, model_batch
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.model.params import DraftParams, Params
 
@@ -21,6 +21,7 @@ STAGES = (Stage("draft", 1.0, 3, sparse=True, stored=True),)
 BLOCKS = 48  # of every row
 CROSS_ENTROPY, DISTANCE, CONFIDENCE = 0.1, 0.9, 1.0  # weights of the losses
 PLACES_DECAY = 5.0  # later places matter less: exp(-place / 5)
+BALANCE_SPEED = 1e-2  # as in `train`; rows are alike at the start
 
 
 class Metrics(NamedTuple):

@@ -1,5 +1,6 @@
 """How good a model is on the held-out split, under different ways of running it."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -11,23 +12,28 @@ import numpy as np
 
 from demo_training import data
 from demo_training.checks import score
+from demo_training.render import converted
 from demo_training.tasks import TASKS
 from demo_training.tasks.lookup import LookUp
 from demo_training.tasks.task import Draw, Item, Split
 from dsinfer_jax import _jax
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
+from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.llm import LLM
 from dsinfer_jax.engine.sampling_params import SamplingParams
+from dsinfer_jax.engine.structured_output import StructuredOutput
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.forward import forward
 from dsinfer_jax.model.numerics import POLICIES
 from dsinfer_jax.model.params import Params
-from dsinfer_jax.model.plan import Bucket, Slice, prefill_plan
+from dsinfer_jax.model.plan import Bucket, Plan, Slice, prefill_plan
 
-FAR_FACTS = 155  # of a look-up text of 2 000 tokens
+CALLS = "tool_calls, calls"
+TASK_NAMES = (*TASKS, CALLS)
+FAR_FACTS = {"lookup_far": 155, "lookup_pair_far": 145, "copying_far": 150}  # 2 000 tokens
 ANSWER_TOKENS = 260
 LONG_ANSWER_TOKENS = 640
-_PERPLEXITY_ROWS = 32
+_ROWS = 32
 _SEED = 1000  # away from the seeds of training
 
 
@@ -37,25 +43,36 @@ class Variant:
 
     Attributes:
         options: of `LLM`.
+        config: fields of the configuration that are changed.
+        constrained: keep answers to the request's schema; wanted calls are required.
         twice: ask everything twice and judge the second answers, whose prefixes are cached.
         change: what is done to the weights first.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    constrained: bool = False
     twice: bool = False
     change: str = ""
 
 
 @dataclass
 class Tally:
-    """Scores of one task."""
+    """Scores of one task.
+
+    Attributes:
+        tokens, steps: of its answers, and decode steps that gave them, each counted for each
+            request: more than one token a step where a drafter runs.
+    """
 
     items: int = 0
     right: int = 0
     valid: int = 0
     new_items: int = 0
     new_right: int = 0
+    tokens: int = 0
+    steps: int = 0
 
     def add(self, right: bool, valid: bool, new_wording: bool) -> None:
         self.items += 1
@@ -72,6 +89,8 @@ def variants(keep: Sequence[int]) -> list[Variant]:
         Variant("runtime", {"numerics": "runtime"}),
         Variant("exact", {"numerics": "exact"}),
         Variant("reference", {"numerics": "reference"}),
+        Variant("constrained", constrained=True),
+        Variant("e4m3 cache", config={"use_fp4_sparse_kv": False}),
         *(Variant(f"keep {count}", {"keep_tokens": count}) for count in keep),
         Variant(f"keep {kept}, exact replay", {"keep_tokens": kept}, twice=True),
         Variant(
@@ -79,18 +98,38 @@ def variants(keep: Sequence[int]) -> list[Variant]:
             {"keep_tokens": kept, "prefix_cache": "bounded"},
             twice=True,
         ),
+        Variant("dspark", {"drafter": "dspark"}),
         Variant("random selection", change="random selection"),
         Variant("no n-gram memory", change="no n-gram memory"),
     ]
 
 
 def items(task: str, count: int) -> list[Item]:
-    """Held-out items of a task; look-ups in far texts have 2 000 tokens."""
-    chosen = TASKS[task]
-    if isinstance(chosen, LookUp) and task == "lookup_far":
-        chosen = replace(chosen, fewest=FAR_FACTS)
-    draws = (Draw.of(Random(f"{_SEED} {task} {number}"), Split.HELD_OUT) for number in range(count))
-    return [chosen.make(draw) for draw in draws]
+    """Held-out items of a task.
+
+    Look-ups and copies in far texts have 2 000 tokens; `CALLS` are the items of "tool_calls" whose
+    answer is a call.
+    """
+    chosen = TASKS["tool_calls" if task == CALLS else task]
+    if isinstance(chosen, LookUp) and task in FAR_FACTS:
+        chosen = replace(chosen, fewest=FAR_FACTS[task])
+    draws = (
+        Draw.of(Random(f"{_SEED} {task} {number}"), Split.HELD_OUT) for number in itertools.count()
+    )
+    made = (chosen.make(draw) for draw in draws)
+    return list(itertools.islice((one for one in made if task != CALLS or one.answer.calls), count))
+
+
+def wanted_tasks(variant: Variant, tasks: Sequence[str]) -> list[str]:
+    """Of these tasks the ones that a variant says something about."""
+    if variant.constrained:
+        return [task for task in tasks if task in (CALLS, "json_answers")]
+    return list(tasks)
+
+
+def expert_shares(counts: np.ndarray) -> np.ndarray:
+    """How much of its fair share of a layer's pairs each expert has: like `counts`."""
+    return counts / counts.sum(axis=1, keepdims=True) * counts.shape[1]
 
 
 def changed(params: Params, change: str) -> Params:
@@ -123,48 +162,109 @@ def changed(params: Params, change: str) -> Params:
 
 
 def evaluate(
-    config: ModelConfig, params: Params, variant: Variant, tasks: Sequence[str], count: int
+    config: ModelConfig,
+    params: Params,
+    codec: TextCodec,
+    variant: Variant,
+    tasks: Sequence[str],
+    count: int,
 ) -> dict[str, Tally]:
     """Greedy answers of all tasks, scored."""
     llm = LLM(
-        config, changed(params, variant.change), max_model_len=3072, slots=16,
-        prefill_rows=(256, 1024), **{"numerics": "runtime", **variant.options},
+        replace(config, **variant.config), changed(params, variant.change), codec,
+        max_model_len=3072, slots=16, prefill_rows=(256, 1024),
+        **{"numerics": "runtime", **variant.options},
     )  # fmt: skip
     renderer = data.renderer()
     tallies: dict[str, Tally] = {}
     for task in tasks:
         asked = items(task, count)
+        if variant.constrained:
+            asked = [_with_required_calls(item) for item in asked]
         prompts = [renderer.prompt(item) for item in asked]
         longest = LONG_ANSWER_TOKENS if task == "copying_long" else ANSWER_TOKENS
-        params_of_task = SamplingParams(max_tokens=longest, temperature=0)
+        free = SamplingParams(max_tokens=longest, temperature=0)
         if variant.twice:
-            llm.generate(prompts, replace(params_of_task, max_tokens=1))
-        outputs = llm.generate(prompts, params_of_task)
+            llm.generate(prompts, replace(free, max_tokens=1))
+        constraints = [_constraint(item, codec) if variant.constrained else None for item in asked]
+        outputs = llm.generate(
+            prompts, [replace(free, structured_output=constraint) for constraint in constraints]
+        )
         tallies[task] = Tally()
         for item, output in zip(asked, outputs):
             result = score(item, output.token_ids, renderer.tokenizer)
             tallies[task].add(result.right, result.valid, item.new_wording)
+            tallies[task].tokens += len(output.token_ids) - 1  # prefill draws the first
+            tallies[task].steps += len(output.token_ids) - 1 - output.accepted_tokens
     llm.close()
     return tallies
 
 
-def perplexity(config: ModelConfig, params: Params, numerics: str) -> float:
-    """Of what assistants say in held-out rows, one document after another through the engine."""
+def _with_required_calls(item: Item) -> Item:
+    """The item as a client asks who must have a call; thinking does not go with it."""
+    if not item.answer.calls:
+        return item
+    body = item.body | {"tool_choice": "required", "thinking": {"type": "disabled"}}
+    body.pop("reasoning_effort", None)
+    return replace(item, body=body)
+
+
+def _constraint(item: Item, codec: TextCodec) -> StructuredOutput | None:
+    """What a server would enforce."""
+    request = converted(item)
+    constraint = request.inference_options.output_constraint
+    if constraint is None:
+        return None
+    control = codec.control_tokens
+    stage = request.parsing_options.thinking_initial_stage
+    thinks = stage is not None and stage.starts_in_reasoning()
+    return StructuredOutput.of_constraint(
+        constraint.kind,
+        constraint.schema,
+        thinking_end=[control["</think>"]] if thinks else [],
+        marker=control["｜DSML｜"],
+    )
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """What the engine says of held-out conversations, token by token.
+
+    Attributes:
+        perplexity: of what assistants say.
+        expert_counts: [layers, experts] pairs of all tokens; layers of the draft are not among
+            them.
+    """
+
+    perplexity: float
+    expert_counts: np.ndarray
+
+
+def read_rows(config: ModelConfig, params: Params, numerics: str) -> HeldOutRows:
+    """Run held-out conversations through the engine's forward pass, one after another."""
     policy = POLICIES[numerics]
     length = data.SHORT.length
     blocks = -(-length // CACHE_BLOCK_TOKENS)
     bucket = Bucket(rows=length, sequences=8, table_width=blocks, outputs=length, tile_rows=32)
     sizes = caches.CacheSizes(slots=8, blocks=blocks)
 
-    def surprise(params: Params, plan: Any, targets: jax.Array) -> jax.Array:
-        cache = caches.init(config, sizes, policy)
-        _, result = forward(params, cache, plan, config, policy)
-        laws = jax.nn.log_softmax(result.logits, axis=-1)
-        return -jnp.take_along_axis(laws, targets[:, None], axis=-1)[:, 0]
+    def run(params: Params, plan: Plan, targets: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        chosen: list[jax.Array] = []
 
-    compiled = _jax.jit(surprise)
+        def observe(name: str, layer: int, value: jax.Array) -> jax.Array:
+            if name == "router_ids":
+                chosen.append(value)
+            return value
+
+        cache = caches.init(config, sizes, policy)
+        _, result = forward(params, cache, plan, config, policy, observe)
+        laws = jax.nn.log_softmax(result.logits, axis=-1)
+        return -jnp.take_along_axis(laws, targets[:, None], axis=-1)[:, 0], chosen
+
+    compiled = _jax.jit(run)
     total, said = 0.0, 0
-    for number in range(_PERPLEXITY_ROWS):
+    counts = np.zeros((config.num_hidden_layers, config.n_routed_experts), np.int64)
+    for number in range(_ROWS):
         one = data.example(number, _SEED, Split.HELD_OUT, data.SHORT_MIXTURE)
         tokens = one.token_ids[:length]
         part = Slice(
@@ -174,8 +274,11 @@ def perplexity(config: ModelConfig, params: Params, numerics: str) -> float:
         )  # fmt: skip
         targets = np.zeros(length, np.int32)
         targets[: len(tokens) - 1] = tokens[1:]
-        found = np.asarray(compiled(params, prefill_plan([part], bucket, config), targets))
+        surprise, chosen = compiled(params, prefill_plan([part], bucket, config), targets)
         wanted = one.loss_mask[1 : len(tokens)]
-        total += float(found[: len(tokens) - 1][wanted].sum())
+        total += float(np.asarray(surprise)[: len(tokens) - 1][wanted].sum())
         said += int(wanted.sum())
-    return float(np.exp(total / said))
+        for layer, experts in enumerate(chosen):
+            used = np.asarray(experts)[: len(tokens)].reshape(-1)
+            counts[layer] += np.bincount(used, minlength=counts.shape[1])
+    return HeldOutRows(float(np.exp(total / said)), counts)
