@@ -2,9 +2,9 @@
 
 import random
 
+import noise_model
 import pytest
 
-from dsinfer_jax import demo
 from dsinfer_jax.engine.answer_text import AnswerText
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.sampling_params import SamplingParams
@@ -12,7 +12,7 @@ from dsinfer_jax.engine.sampling_params import SamplingParams
 
 @pytest.fixture(scope="module")
 def codec() -> TextCodec:
-    config, _, tokenizer = demo.load()
+    config, _, tokenizer = noise_model.load()
     return TextCodec(tokenizer, config.bos_token_id)
 
 

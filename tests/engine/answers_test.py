@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import noise_model
 import pytest
 from scripted_engine import END, ScriptedEngine
 
-from dsinfer_jax import demo
 from dsinfer_jax.engine.answers import RunningAnswers, answers_to
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.llm_engine import LLMEngine
@@ -22,7 +22,7 @@ from dsinfer_jax.engine.request import (
 
 @pytest.fixture(scope="module")
 def codec() -> TextCodec:
-    config, _, tokenizer = demo.load()
+    config, _, tokenizer = noise_model.load()
     return TextCodec(tokenizer, config.bos_token_id)
 
 

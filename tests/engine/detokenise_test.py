@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
+import noise_model
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinfer_jax import demo
 from dsinfer_jax.checkpoint import CheckpointError
 from dsinfer_jax.engine.detokenise import Detokeniser, TextCodec
 
-TOKENIZER = Path(demo.__file__).parent / "tokenizer.json"
+TOKENIZER = noise_model.TOKENIZER
 CODEC = TextCodec(TOKENIZER, bos_token_id=0)
 BYTE_IDS = {CODEC.token_bytes(token): token for token in range(512)}
 

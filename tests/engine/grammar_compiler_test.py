@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import noise_model
 import pytest
 
-from dsinfer_jax import demo
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.structured_output import GrammarError, StructuredOutput
 
@@ -39,7 +39,7 @@ HOSTILE = StructuredOutput("json_schema", json.dumps(nested(12)))  # two seconds
 
 
 def make() -> GrammarCompiler:
-    config, _, tokenizer = demo.load()
+    config, _, tokenizer = noise_model.load()
     return compiler_for(TextCodec(tokenizer, config.bos_token_id), config.vocab_size, [1])
 
 

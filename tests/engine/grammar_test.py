@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import noise_model
 import numpy as np
 import pytest
 
-from dsinfer_jax import demo
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.slot_state import mask_words
 from dsinfer_jax.engine.structured_output import GrammarError, StructuredOutput
@@ -32,13 +32,13 @@ ENDS = (1, 2)
 
 @pytest.fixture(scope="module")
 def codec() -> TextCodec:
-    config, _, tokenizer = demo.load()
+    config, _, tokenizer = noise_model.load()
     return TextCodec(tokenizer, config.bos_token_id)
 
 
 @pytest.fixture(scope="module")
 def words(codec: TextCodec) -> Vocabulary:
-    """The demo vocabulary with two tokens that end an output."""
+    """A small vocabulary with two tokens that end an output."""
     tokens = [codec.token_bytes(token) for token in range(VOCAB - 1)]
     return Vocabulary([*tokens, b""], sorted(codec.control_tokens.values()), ENDS)
 
@@ -383,7 +383,7 @@ def test_rendered_calls_are_in_the_grammar_of_their_request(words: Vocabulary) -
         constraint.kind, constraint.schema, thinking_end=[THINK_END], marker=MARKER
     )
     assert output.trigger_token_ids == (MARKER,)
-    _, _, tokenizer = demo.load()
+    _, _, tokenizer = noise_model.load()
     encoding = DeepseekV41Encoding().with_tokenizer(Tokenizer.from_file(str(tokenizer)))
     ids = list(encoding.encode(request.conversation))
     # the history's only turn of the assistant: its block begins with the first marker in it

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
+import noise_model
 import numpy as np
 import pytest
 
-from dsinfer_jax import demo
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.slot_state import mask_words
 from dsinfer_jax.engine.structured_output import StructuredOutput
@@ -56,8 +56,8 @@ class Case:
 
 @pytest.fixture(scope="module")
 def words() -> Vocabulary:
-    """The demo vocabulary with two tokens that end an output."""
-    config, _, tokenizer = demo.load()
+    """A small vocabulary with two tokens that end an output."""
+    config, _, tokenizer = noise_model.load()
     codec = TextCodec(tokenizer, config.bos_token_id)
     tokens = [codec.token_bytes(token) for token in range(VOCAB - 1)]
     return Vocabulary([*tokens, b""], sorted(codec.control_tokens.values()), ENDS)
@@ -256,7 +256,7 @@ def called(required: bool) -> Case:
         constraint.kind, constraint.schema, thinking_end=[4], marker=MARKER
     )
     assert output.after_marker is required
-    tokenizer = Tokenizer.from_file(str(demo.load()[2]))
+    tokenizer = Tokenizer.from_file(str(noise_model.load()[2]))
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
     def check(tokens: list[int], text: str) -> None:

@@ -4,10 +4,10 @@ import os
 import random
 from pathlib import Path
 
+import noise_model
 import pytest
 from engine_support import check_empty
 
-from dsinfer_jax import demo
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.llm import LLM
 from dsinfer_jax.engine.request import FinishReason, Request
@@ -51,7 +51,7 @@ def requests(dice: random.Random):
 @pytest.mark.slow
 def test_ten_thousand_requests_through_the_real_engine() -> None:
     pytest.importorskip("llguidance", reason="the grammar extra is not installed")
-    config, params, tokenizer = demo.load()
+    config, params, tokenizer = noise_model.load()
     llm = LLM(
         config, params, TextCodec(tokenizer, config.bos_token_id), slots=AT_ONCE, blocks=340,
         max_model_len=500, prefill_rows=(256, 1024), drafter="lookup", draft_tokens=2,

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import noise_model
 import numpy as np
 import pytest
 from engine_support import check_empty, engine_of, run, same_answer
 from random_mixes import KINDS, Answers, request, run_mix
 
-from dsinfer_jax import demo
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.drafter import Drafts, History, Model, Written
 from dsinfer_jax.engine.llm import LLM
@@ -254,7 +254,7 @@ def grammars() -> Iterator[object]:
     pytest.importorskip("llguidance", reason="the grammar extra is not installed")
     from dsinfer_jax.engine.grammar_compiler import compiler_for
 
-    config, _, tokenizer = demo.load()
+    config, _, tokenizer = noise_model.load()
     codec = TextCodec(tokenizer, config.bos_token_id)
     compiler = compiler_for(codec, config.vocab_size, [config.eos_token_id])
     yield lambda: compiler
@@ -284,7 +284,7 @@ def test_grammars_hold_for_every_row(
     run(scripted.engine(grammars=grammars), [one], limit=50_000)
     assert same_answer(one, alone)
     assert 0 < one.accepted_tokens < one.drafted_tokens
-    config, _, tokenizer = demo.load()
+    config, _, tokenizer = noise_model.load()
     codec = TextCodec(tokenizer, config.bos_token_id)
     start = one.token_ids.index(trigger[0]) + 1 if trigger else 0
     text = b"".join(map(codec.token_bytes, one.token_ids[start:-1])).decode()

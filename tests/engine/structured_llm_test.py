@@ -4,10 +4,10 @@ import json
 import re
 from dataclasses import replace
 
+import noise_model
 import pytest
 from engine_support import run, same_answer
 
-from dsinfer_jax import demo
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.llm import LLM
 from dsinfer_jax.engine.llm_engine import LLMEngine
@@ -109,7 +109,7 @@ def test_a_deadline_does_not_wait_for_a_grammar(tiny_llm: LLM) -> None:
 
 def test_preempted_requests_go_on_in_their_grammars(small_llm: LLM) -> None:
     """Eight grow into a second block where nine are: those that lose their places begin again."""
-    config, _, tokenizer = demo.load()
+    config, _, tokenizer = noise_model.load()
     codec = TextCodec(tokenizer, config.bos_token_id)
     compiler = compiler_for(codec, config.vocab_size, [config.eos_token_id])
     old = small_llm.engine

@@ -32,11 +32,15 @@ def mock() -> Iterator[Live]:
 
 
 @pytest.fixture(scope="session")
-def demo_llm() -> Any:
-    """The demo model in the exact policy, with the sizes that the tests of the engine have."""
+def noise_llm() -> Any:
+    """The model of noise in the exact policy, with the sizes that the tests of the engine have."""
+    import noise_model
+
+    from dsinfer_jax.engine.detokenise import TextCodec
     from dsinfer_jax.engine.llm import LLM
 
-    return LLM.from_pretrained("demo", numerics="exact")
+    config, params, tokenizer = noise_model.load()
+    return LLM(config, params, TextCodec(tokenizer, config.bos_token_id), numerics="exact")
 
 
 @pytest.fixture

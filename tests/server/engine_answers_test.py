@@ -31,14 +31,14 @@ CITY = {
 
 
 @pytest.fixture(scope="module")
-def demo(demo_llm: Any) -> Iterator[Served]:
-    with serving(demo_llm) as served:
+def served(noise_llm: Any) -> Iterator[Served]:
+    with serving(noise_llm) as served:
         yield served
 
 
-def test_an_answer_is_the_same_whole_streamed_and_in_every_dialect(demo: Served) -> None:
+def test_an_answer_is_the_same_whole_streamed_and_in_every_dialect(served: Served) -> None:
     outcomes: list[Outcome] = [
-        demo.ask(dialect, Question("Tell me of the sea.", stream=stream, more=GREEDY))
+        served.ask(dialect, Question("Tell me of the sea.", stream=stream, more=GREEDY))
         for dialect in SPEAKER
         for stream in (False, True)
     ]
@@ -47,23 +47,23 @@ def test_an_answer_is_the_same_whole_streamed_and_in_every_dialect(demo: Served)
         assert (outcome.text, outcome.finish) == (outcomes[0].text, outcomes[0].finish)
 
 
-def test_thinking(demo: Served) -> None:
-    outcome = demo.ask("chat", Question("Think.", thinking=True, stream=True, more={"seed": 3}))
+def test_thinking(served: Served) -> None:
+    outcome = served.ask("chat", Question("Think.", thinking=True, stream=True, more={"seed": 3}))
     assert outcome.reasoning
     assert not outcome.text
 
 
-def test_cached_tokens_are_the_same_in_every_dialect(demo: Served) -> None:
+def test_cached_tokens_are_the_same_in_every_dialect(served: Served) -> None:
     """The one prompt of all dialects is computed once, then found."""
     question = Question(f"Of caches: {LONG}", limit=2)
-    before = demo.counts()["dsinfer_cached_tokens_total"]
-    first = demo.ask("chat", question).usage
+    before = served.counts()["dsinfer_cached_tokens_total"]
+    first = served.ask("chat", question).usage
     usages: list[Usage | None] = [
-        demo.ask(dialect, Question(question.text, stream=stream, limit=2)).usage
+        served.ask(dialect, Question(question.text, stream=stream, limit=2)).usage
         for dialect in SPEAKER
         for stream in (False, True)
     ]
-    after = demo.counts()["dsinfer_cached_tokens_total"]
+    after = served.counts()["dsinfer_cached_tokens_total"]
     assert first is not None
     assert first.cached == 0
     counted = {(usage.prompt, usage.cached) for usage in usages if usage is not None}
@@ -73,10 +73,10 @@ def test_cached_tokens_are_the_same_in_every_dialect(demo: Served) -> None:
     assert after - before == len(usages) * cached
 
 
-def test_several_answers_have_seeds_of_their_own(demo: Served) -> None:
+def test_several_answers_have_seeds_of_their_own(served: Served) -> None:
     def contents(**more: Any) -> list[str]:
         body = Question("Roll the dice.", more={"temperature": 2, "seed": 5, **more})
-        choices = demo.send("chat", body).json()["choices"]
+        choices = served.send("chat", body).json()["choices"]
         assert [choice["index"] for choice in choices] == list(range(len(choices)))
         return [choice["message"]["content"] for choice in choices]
 
@@ -86,9 +86,9 @@ def test_several_answers_have_seeds_of_their_own(demo: Served) -> None:
     assert contents() == three[:1]
 
 
-def test_log_probabilities(demo: Served) -> None:
+def test_log_probabilities(served: Served) -> None:
     more = {**GREEDY, "logprobs": True, "top_logprobs": 3}
-    body = demo.send("chat", Question("Probably.", more=more)).json()
+    body = served.send("chat", Question("Probably.", more=more)).json()
     entries = body["choices"][0]["logprobs"]["content"]
     assert len(entries) == body["usage"]["completion_tokens"] > 0
     for entry in entries:
@@ -100,9 +100,9 @@ def test_log_probabilities(demo: Served) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("dialect", SPEAKER)
-def test_more_than_the_context_holds_is_refused(demo: Served, dialect: str, stream: bool) -> None:
+def test_more_than_the_context_holds_is_refused(served: Served, dialect: str, stream: bool) -> None:
     for question in (Question("word " * 6_000), Question("Hi.", limit=5_000)):
-        reply = demo.send(dialect, Question(question.text, stream=stream, limit=question.limit))
+        reply = served.send(dialect, Question(question.text, stream=stream, limit=question.limit))
         assert reply.status == 400
         assert "maximum context length is 4096" in check_error(SPEAKER[dialect], reply)
 
@@ -115,11 +115,11 @@ def format_of(dialect: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
-def test_structured_output_fits(demo: Served, dialect: str) -> None:
+def test_structured_output_fits(served: Served, dialect: str) -> None:
     pytest.importorskip("llguidance")
     for stream in (False, True):
         more = {**format_of(dialect, CITY), **GREEDY}
-        outcome = demo.ask(dialect, Question("Where?", stream=stream, limit=600, more=more))
+        outcome = served.ask(dialect, Question("Where?", stream=stream, limit=600, more=more))
         assert outcome.finish == "stop"
         assert_fits(outcome.text)
 
@@ -127,7 +127,7 @@ def test_structured_output_fits(demo: Served, dialect: str) -> None:
 @pytest.mark.parametrize(
     ("dialect", "stream"), [("chat", False), ("responses", True), ("messages", True)]
 )
-def test_a_tool_that_must_be_called_is_called(demo: Served, dialect: str, stream: bool) -> None:
+def test_a_tool_that_must_be_called_is_called(served: Served, dialect: str, stream: bool) -> None:
     pytest.importorskip("llguidance")
     flat = {"name": "weather", "parameters": CITY}
     wanted: dict[str, Any] = {
@@ -139,7 +139,7 @@ def test_a_tool_that_must_be_called_is_called(demo: Served, dialect: str, stream
         },
     }
     more = {**wanted[dialect], **GREEDY}
-    outcome = demo.ask(dialect, Question("Where?", stream=stream, limit=250, more=more))
+    outcome = served.ask(dialect, Question("Where?", stream=stream, limit=250, more=more))
     if outcome.finish == "length":  # noise may call it for ever
         outcome.calls.pop()
     else:
@@ -158,49 +158,49 @@ def assert_fits(text: str) -> None:
     assert isinstance(value["snow"], bool)
 
 
-def test_a_schema_that_cannot_be_enforced_is_refused(demo: Served) -> None:
+def test_a_schema_that_cannot_be_enforced_is_refused(served: Served) -> None:
     pytest.importorskip("llguidance")
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?<=a)b"}}}
-    reply = demo.send("chat", Question("Where?", more=format_of("chat", schema)))
+    reply = served.send("chat", Question("Where?", more=format_of("chat", schema)))
     assert reply.status == 400
     assert check_error(SPEAKER["chat"], reply)
 
 
 @pytest.mark.usefixtures("endless")
 @pytest.mark.parametrize("dialect", SPEAKER)
-def test_a_client_that_leaves_frees_its_place(demo: Served, dialect: str) -> None:
+def test_a_client_that_leaves_frees_its_place(served: Served, dialect: str) -> None:
     """Long before its answer would have been done."""
     question = Question("Go on.", stream=True, limit=3_000)
 
     def steps() -> float:
-        return demo.counts()['dsinfer_steps_total{kind="decode"}']
+        return served.counts()['dsinfer_steps_total{kind="decode"}']
 
     before = steps()
     speaker = SPEAKER[dialect]
-    connection = demo.live.connection()
+    connection = served.live.connection()
     connection.request("POST", speaker.path, json.dumps(body_of(speaker, question)))
     response = connection.getresponse()
     while steps() < before + 5:
         assert response.readline(), "the answer has ended"
-    assert demo.busy() == 1
+    assert served.busy() == 1
     response.close()
     connection.close()
     left = steps()
-    until(lambda: demo.busy() == 0, seconds=5)
+    until(lambda: served.busy() == 0, seconds=5)
     assert steps() - left <= 5, f"{steps() - left:.0f} steps were made for a client that has left"
 
 
 @pytest.mark.usefixtures("endless")
-def test_the_laws_hold(demo: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    code = conform([demo.live.url, "--noise", "--max-tokens", "8"])
+def test_the_laws_hold(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    code = conform([served.live.url, "--noise", "--max-tokens", "8"])
     printed = capsys.readouterr().out
     assert code == 0, printed
     for dialect in SPEAKER:
         assert f"ok   {dialect} cache" in printed
-    until(lambda: demo.busy() == 0)
+    until(lambda: served.busy() == 0)
 
 
-def test_noise_is_read_strictly(demo: Served) -> None:
+def test_noise_is_read_strictly(served: Served) -> None:
     """The checks of this module can fail."""
     with pytest.raises(Violation):
-        demo.ask("chat", Question(limit=5_000))
+        served.ask("chat", Question(limit=5_000))

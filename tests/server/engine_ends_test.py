@@ -86,14 +86,14 @@ def written(prepared: Prepared, output: RequestOutput, end: int) -> dict[str, An
     return json.loads(whole.to_json())
 
 
-def test_many_streams_are_the_offline_results(demo_llm: Any) -> None:
+def test_many_streams_are_the_offline_results(noise_llm: Any) -> None:
     """64 at once, in all dialects, greedy and seeded; log-probabilities to the last digit."""
-    expected = offline(demo_llm)
-    with serving(demo_llm) as demo, ThreadPoolExecutor(STREAMS) as clients:
+    expected = offline(noise_llm)
+    with serving(noise_llm) as served, ThreadPoolExecutor(STREAMS) as clients:
 
         def client(number: int) -> Any:
             dialect, question, _ = asked(number)
-            return demo.send(dialect, question)
+            return served.send(dialect, question)
 
         replies = list(clients.map(client, range(STREAMS)))
     texts = set()
@@ -123,30 +123,30 @@ def logprobs_of(events: list[Any]) -> list[Any]:
 
 @pytest.mark.usefixtures("endless")
 @pytest.mark.parametrize("dialect", SPEAKER)
-def test_a_request_ends_at_its_deadline(demo_llm: Any, dialect: str) -> None:
-    with serving(demo_llm, request_timeout=0.5) as demo:
-        reply = demo.send(dialect, LONG)
+def test_a_request_ends_at_its_deadline(noise_llm: Any, dialect: str) -> None:
+    with serving(noise_llm, request_timeout=0.5) as served:
+        reply = served.send(dialect, LONG)
         assert reply.status == 504
         assert check_error(SPEAKER[dialect], reply) == "The request took longer than 0.5 seconds."
         body = {**body_of(SPEAKER[dialect], LONG), "stream": True}
-        raw = demo.live.post(SPEAKER[dialect].path, body).body
+        raw = served.live.post(SPEAKER[dialect].path, body).body
         (message,) = errors_of(dialect, read_events(raw))
         assert "0.5 seconds" in message
-        until(lambda: demo.busy() == 0, seconds=2)
+        until(lambda: served.busy() == 0, seconds=2)
 
 
 @pytest.mark.usefixtures("endless")
-def test_a_server_that_ends_ends_its_requests(demo_llm: Any) -> None:
+def test_a_server_that_ends_ends_its_requests(noise_llm: Any) -> None:
     """With errors of the dialects; afterwards the model is free."""
     with ThreadPoolExecutor(12) as clients:
-        with serving(demo_llm, drain_timeout=0.3) as demo:
+        with serving(noise_llm, drain_timeout=0.3) as served:
             replies = [
-                clients.submit(demo.send, dialect, replace(LONG, stream=stream))
+                clients.submit(served.send, dialect, replace(LONG, stream=stream))
                 for dialect in SPEAKER
                 for stream in (False, True) * 2
             ]
-            until(lambda: demo.busy() == len(replies))
-            health = demo.live.get("/health").status
+            until(lambda: served.busy() == len(replies))
+            health = served.live.get("/health").status
         for number, reply in enumerate(one.result() for one in replies):
             dialect = list(SPEAKER)[number // 4]
             if reply.is_stream:
@@ -156,24 +156,24 @@ def test_a_server_that_ends_ends_its_requests(demo_llm: Any) -> None:
                 assert reply.status == 503
                 assert "shutting down" in check_error(SPEAKER[dialect], reply)
     assert health == 200
-    assert demo_llm.generate([[0, 5]], SamplingParams(max_tokens=2))[0].error is None
+    assert noise_llm.generate([[0, 5]], SamplingParams(max_tokens=2))[0].error is None
 
 
 def test_a_step_that_fails_makes_the_server_unhealthy(
-    demo_llm: Any, monkeypatch: pytest.MonkeyPatch
+    noise_llm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(demo_llm) as demo:
-        assert demo.live.get("/health").status == 200
+    with serving(noise_llm) as served:
+        assert served.live.get("/health").status == 200
         with monkeypatch.context() as patch:
-            patch.setattr(demo_llm.engine, "step", fails)
-            replies = [demo.send(dialect, Question()) for dialect in SPEAKER]
+            patch.setattr(noise_llm.engine, "step", fails)
+            replies = [served.send(dialect, Question()) for dialect in SPEAKER]
         assert [reply.status for reply in replies] == [503, 503, 503]
         for dialect, reply in zip(SPEAKER, replies):
             assert "memory" in check_error(SPEAKER[dialect], reply)
-        health = demo.live.get("/health")
+        health = served.live.get("/health")
         assert health.status == 503
         assert "memory" in health.json()["reason"]
-        assert "memory" in demo.live.get("/status.json").json()["source"]["unavailable"]
+        assert "memory" in served.live.get("/status.json").json()["source"]["unavailable"]
 
 
 def fails() -> Any:

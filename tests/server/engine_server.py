@@ -1,4 +1,4 @@
-"""A server around the demo model, in the test process."""
+"""A server around a model, in the test process."""
 
 from __future__ import annotations
 

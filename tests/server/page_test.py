@@ -34,16 +34,16 @@ def text_of(page: Browser, id: str) -> str:
 
 
 @pytest.mark.usefixtures("endless")
-def test_the_page_shows_what_a_model_does(demo_llm: Any) -> None:
-    with serving(demo_llm) as demo, browser() as page, ThreadPoolExecutor(4) as clients:
-        page.open(demo.live.url + "/")
+def test_the_page_shows_what_a_model_does(noise_llm: Any) -> None:
+    with serving(noise_llm) as served, browser() as page, ThreadPoolExecutor(4) as clients:
+        page.open(served.live.url + "/")
         until(lambda: "engine" in text_of(page, "state"))
         assert "taking requests" in text_of(page, "state")
         assert text_of(page, "pace") == "no steps yet"
         before = figures(page)
         assert before["Running requests"] == before["Answered"] == "0"
         answers = [
-            clients.submit(demo.ask, dialect, Question("Go on.", stream=True, limit=300))
+            clients.submit(served.ask, dialect, Question("Go on.", stream=True, limit=300))
             for dialect in SPEAKER
         ]
         until(lambda: figures(page)["Running in the source"] == "3")
