@@ -349,6 +349,12 @@ def test_an_answer_that_is_cut_says_so_and_has_no_half_calls() -> None:
     assert done.messages[-1]["content"] == "Sun."
 
 
+def test_an_empty_answer_says_so() -> None:
+    done = chat(["Hello", "Hello?"], ["", "Hi!"])
+    assert done.output == "(an empty answer)\nHi!\n"
+    assert len(done.messages) == 4
+
+
 def test_commands_change_the_next_answer() -> None:
     lines = ["/system Be brief.", "/thinking on", "/temperature 0.7", "Hello", "/clear", "Bye"]
     done = chat(lines, ["</think>Hi!", "</think>Bye!"])
@@ -374,13 +380,18 @@ def test_commands_change_the_next_answer() -> None:
         ("/temperature -1", "temperature is -1.0; it must be a finite number, 0 or more"),
         ("/save", "/save needs the name of a file"),
         ("/save /absent/file", "/absent/file cannot be written (No such file or directory)"),
+        (
+            "/save ~nobody-of-that-name/x",
+            "/x cannot be written (Could not determine home directory.)",
+        ),
         ("/dance", "there is no command /dance; /help lists them"),
         ("/", "there is no command /; /help lists them"),
     ],
 )
 def test_bad_commands_change_nothing(line: str, sentence: str) -> None:
     done = chat([line, "Hello"], ["Hi!"])
-    assert done.output == f"{sentence}\nHi!\n"
+    assert done.output.endswith(f"{sentence}\nHi!\n")
+    assert done.output.count("\n") == 2
     assert done.source.params[0].temperature == 0.0
 
 
@@ -406,6 +417,14 @@ def test_the_numbers_of_a_chat() -> None:
         r"the first after \d+\.\d\d s, the others at \d+\.\d a second\n",
         done.output,
     )
+
+
+def test_an_answer_that_comes_at_once_has_no_rate() -> None:
+    ids = TOKENIZER.encode("Hi!")
+    whole = Delta(0, [*ids, *END], [0.0] * (len(ids) + 1), FinishReason.STOP)
+    output = chat(["Hello", "/stats"], [whole]).output
+    assert output.startswith("Hi!\nlast answer ")
+    assert "a second" not in output
 
 
 def test_a_saved_conversation_goes_on(tmp_path: Path) -> None:

@@ -88,8 +88,9 @@ def _stats(dialogue: Dialogue, argument: str) -> str:
 
 
 def _described(numbers: ReplyNumbers) -> str:
-    following = numbers.tokens - 1
-    rate = f", the others at {following / numbers.seconds:.1f} a second" if following > 0 else ""
+    rate = ""
+    if numbers.seconds:  # not all at once
+        rate = f", the others at {(numbers.tokens - 1) / numbers.seconds:.1f} a second"
     return (
         f"{numbers.prompt_tokens} prompt tokens, {numbers.cached_tokens} of them cached; "
         f"{numbers.tokens} tokens, the first after {numbers.first_token_seconds:.2f} s{rate}"
@@ -99,12 +100,13 @@ def _described(numbers: ReplyNumbers) -> str:
 def _save(dialogue: Dialogue, argument: str) -> str:
     if not argument:
         raise ValueError("/save needs the name of a file")
-    path = Path(argument).expanduser()
     text = json.dumps(dialogue.messages, ensure_ascii=False, indent=2)
     try:
+        path = Path(argument).expanduser()
         path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written ({error.strerror})") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of somebody unknown
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{argument} cannot be written ({reason})") from None
     return f"{len(dialogue.messages)} messages are in {path}"
 
 
@@ -119,9 +121,11 @@ _COMMANDS = {
         Command("clear", "begin a new conversation; the system message stays", _clear),
         Command("system TEXT", "set the system message; without TEXT there is none", _system),
         Command("thinking on|off", "let answers begin with thinking, or not", _thinking),
-        Command("temperature X", "0 takes the most likely tokens, more varies", _temperature),
+        Command(
+            "temperature X", "0 takes the most likely token, larger is more varied", _temperature
+        ),
         Command("stats", "tokens, their speed, hits of the prefix cache, drafts", _stats),
         Command("save FILE", "write the conversation as JSON; --chat FILE goes on from it", _save),
         Command("quit", "leave, as Ctrl-D does", _quit),
     )
-}  # fmt: skip
+}

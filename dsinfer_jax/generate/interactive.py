@@ -111,6 +111,8 @@ class Chat:
             terminal.note("(stopped)")
         elif reply.cut:
             terminal.note(f"(cut off after {reply.numbers.tokens} tokens)")
+        elif not message["content"] and "tool_calls" not in message:
+            terminal.note("(an empty answer)")
         dialogue.messages = [*dialogue.messages, message]
         calls: list[Message] = message.get("tool_calls", [])
         return calls
