@@ -41,6 +41,7 @@ from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model import init
 from dsinfer_jax.model.attention import attention, low_rank_query
 from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.company import ALONE
 from dsinfer_jax.model.forward import forward
 from dsinfer_jax.model.indexer import Selection, search
 from dsinfer_jax.model.numerics import POLICIES, Numerics
@@ -132,9 +133,10 @@ class Parts:
         self, params: Params, cache: Cache, plan: Plan, hidden: jax.Array, selection: Selection
     ) -> jax.Array:
         weights, query = self._query(params, SOURCE, hidden)
+        index = self._index(plan, cache)
         output, _ = attention(
-            hidden, query, SOURCE, weights, cache, plan, self._index(plan, cache),
-            self.config.layers[SOURCE], selection, self.config, self.numerics, unobserved,
+            hidden, query, SOURCE, weights, cache, plan, index, index, self.config.layers[SOURCE],
+            selection, self.config, self.numerics, unobserved, ALONE,
         )  # fmt: skip
         return output
 

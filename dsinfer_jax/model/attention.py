@@ -11,6 +11,7 @@ from dsinfer_jax.config import LayerSpec, ModelConfig
 from dsinfer_jax.kernels.sparse_attention import PagedKeys, sparse_attention
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.company import Company
 from dsinfer_jax.model.indexer import Selection, key_places
 from dsinfer_jax.model.numerics import Numerics, dequantise, product_fp8, rms_norm, rows_product
 from dsinfer_jax.model.observe import Observe
@@ -38,11 +39,13 @@ def attention(
     cache: Cache,
     plan: Plan,
     index: RowIndex,
+    step_index: RowIndex,
     spec: LayerSpec,
     selection: Selection | None,
     config: ModelConfig,
     numerics: Numerics,
     observe: Observe,
+    company: Company,
 ) -> tuple[Array, Cache]:
     """One attention sub-layer over its own window keys and the compressed keys of its source.
 
@@ -51,6 +54,8 @@ def attention(
         query: [rows, q_rank], from `low_rank_query`.
         layer: number of the layer, static or traced; `spec` holds what does not vary in a scanned
             run.
+        index, step_index: of this device's rows, and of all rows of the step, whose window keys
+            everybody needs.
         selection: keys to attend to in layers with a ratio above 0.
 
     Returns:
@@ -66,6 +71,7 @@ def attention(
     window_keys = window_keys_of(h, positions, params, frequencies, config, numerics)
     encoded = caches.encode_window(window_keys, numerics)
     observe("swa_kv", spec.index, caches.decode(encoded, numerics))
+    encoded = company.step_rows(encoded, spec.consumer)
     rings = jax.tree.map(lambda leaf: leaf[layer, plan.slots], cache.window)
     pool = jnp.concatenate(
         [
@@ -73,7 +79,7 @@ def attention(
             caches.decode(encoded, numerics),
         ]
     )
-    cache = _write_window(cache, layer, encoded, index)
+    cache = _write_window(cache, layer, encoded, step_index)
 
     paged = None
     if spec.ratio:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from dsinfer_jax.config import LayerSpec, ModelConfig
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.cache import Cache, Stored
+from dsinfer_jax.model.company import Company
 from dsinfer_jax.model.numerics import Numerics, product_bf16, product_float, rms_norm
 from dsinfer_jax.model.observe import Observe
 from dsinfer_jax.model.params import Params
@@ -36,20 +37,25 @@ def compress(
     spec: LayerSpec,
     config: ModelConfig,
     numerics: Numerics,
+    company: Company,
 ) -> tuple[Latents, Cache]:
-    """Pool each group of `ratio` rows into one normed vector, and keep the pair state of ratio
-    2."""
+    """Pool each group of `ratio` rows into one normed vector, and keep the pair state of ratio 2.
+
+    Args:
+        h: [own rows, hidden]; everything from the first product on is of all rows of the step.
+        index: of the step's rows.
+    """
     assert params.compressors is not None
     source = config.kv_source_layer_ids.index(spec.index)
     weight, norm = params.compressors.wkv[source], params.compressors.norm[source]
     if spec.ratio == 1:
-        pooled = product_bf16(h, weight, numerics)
+        pooled = company.step_rows(product_bf16(h, weight, numerics), False)
     else:
         assert params.compressors.wgate is not None and cache.pair_state is not None
         number = config.kv_sources(2).index(spec.index)
         gate = product_float(h, params.compressors.wgate[number], numerics)
         value = product_float(h, weight, numerics)
-        state = jnp.stack([gate, value], axis=1)  # [rows, 2, head_dim]
+        state = company.step_rows(jnp.stack([gate, value], axis=1), False)  # [rows, 2, head_dim]
         previous = _previous_state(state, cache.pair_state[number], index)
         pooled = numerics.store(pool_pair(previous, state))
         slots, ring = cache.pair_state.shape[1:3]

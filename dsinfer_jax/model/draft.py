@@ -21,6 +21,7 @@ from dsinfer_jax.kernels.sparse_attention import sparse_attention
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.attention import low_rank_query, output_projection, window_keys_of
 from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.company import ALONE, Company
 from dsinfer_jax.model.hyper_connection import collapse
 from dsinfer_jax.model.numerics import (
     Numerics,
@@ -62,12 +63,20 @@ def store_main_keys(
     params: DraftParams,
     cache: Cache,
     index: RowIndex,
+    step_index: RowIndex,
+    consumer: bool,
     config: ModelConfig,
     numerics: Numerics,
     observe: Observe,
+    company: Company = ALONE,
 ) -> Cache:
-    """Leave each row's main keys in the draft rings of its slot. features [rows, targets *
-    hidden]."""
+    """Leave each row's main keys in the draft rings of its slot.
+
+    Args:
+        features: [rows, targets * hidden].
+        index, step_index: of these rows, and of all rows of the step.
+        consumer: the rows are those of the consumer half.
+    """
     assert cache.draft_window is not None
     projected = product_fp8(features, params.main_proj, numerics)
     hidden = rms_norm(projected, params.main_norm, config.rms_norm_eps, numerics)
@@ -75,13 +84,14 @@ def store_main_keys(
     positions = jnp.maximum(index.positions, 0)
     frequencies = inverse_frequencies(config, WINDOW_RATIO)
     slots, ring = cache.draft_window.codes.shape[1:3]
-    slot, place = index.ring_place(ring, slots)
+    slot, place = step_index.ring_place(ring, slots)
     window = cache.draft_window
     for stage in range(window.codes.shape[0]):
         attention = at_layer(params.layers.attention, stage)
         keys = window_keys_of(hidden, positions, attention, frequencies, config, numerics)
         encoded = caches.encode_window(keys, numerics)
         observe("main_key", stage, caches.decode(encoded, numerics))
+        encoded = company.step_rows(encoded, consumer)
         window = jax.tree.map(
             lambda leaf, rows, at=stage: leaf.at[at, slot, place].set(rows, mode="drop"),
             window,
@@ -100,6 +110,7 @@ def draft_block(
     config: ModelConfig,
     numerics: Numerics,
     observe: Observe = unobserved,
+    company: Company = ALONE,
 ) -> DraftResult:
     """Propose `block_size` tokens for every slot.
 
@@ -123,7 +134,17 @@ def draft_block(
     reach = block_reach(last_positions, block, cache.draft_window.codes.shape[2], config)
     for stage in range(settings.layers):
         trunk = draft_stage(
-            trunk, stage, draft, cache, positions, active, reach, config, numerics, observe
+            trunk,
+            stage,
+            draft,
+            cache,
+            positions,
+            active,
+            reach,
+            config,
+            numerics,
+            observe,
+            company,
         )
     hidden = observe("draft_hidden", -1, collapse(trunk.streams, trunk.pre, numerics))
     normed = rms_norm(hidden, draft.norm, config.rms_norm_eps, numerics)
@@ -187,6 +208,7 @@ def draft_stage(
     config: ModelConfig,
     numerics: Numerics,
     observe: Observe,
+    company: Company,
 ) -> Trunk:
     """One draft stage: a backbone layer whose window is the main keys and the block itself."""
     assert config.draft is not None and cache.draft_window is not None
@@ -216,5 +238,5 @@ def draft_stage(
     trunk = write_back(observe("attn_out", stage, y), trunk, mixes, numerics)
     return expert_half(
         trunk, stage, weights, params.experts, config.draft.experts_per_token, active,
-        jnp.zeros_like(active), config, numerics, observe, stage,
+        jnp.zeros_like(active), config, numerics, observe, stage, company, positions, True,
     )  # fmt: skip

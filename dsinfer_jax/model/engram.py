@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dsinfer_jax.config import EngramConfig, ModelConfig
+from dsinfer_jax.model.company import ALONE, Company
 from dsinfer_jax.model.numerics import Numerics, dequantise, dequantised_rows, rows_product
 from dsinfer_jax.model.params import EngramParams, HashParams
 from dsinfer_jax.model.plan import Plan, RowIndex
@@ -135,9 +136,10 @@ def engram(
     params: EngramParams,
     config: ModelConfig,
     numerics: Numerics,
+    company: Company = ALONE,
 ) -> Engram:
     """Add the gated memory of each row's n-grams to its streams. Image rows stay unchanged."""
-    stored = jax.tree.map(lambda leaf: leaf[rows], params.embed)
+    stored = company.table_rows(params.embed, rows)
     read = dequantised_rows(stored, numerics.dtype).reshape(rows.shape[0], -1)
     projected = numerics.store(rows_product(read, dequantise(params.wkv, numerics.dtype)))
     projected = projected.reshape(rows.shape[0], config.hc_mult + 1, config.hidden_size)

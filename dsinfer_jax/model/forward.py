@@ -4,7 +4,7 @@
 different shapes. It knows no request, no scheduler, no mesh and no file.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jax.tree_util import register_dataclass
 from dsinfer_jax.config import LayerSpec, ModelConfig
 from dsinfer_jax.model.attention import attention, low_rank_query
 from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.company import ALONE, Company
 from dsinfer_jax.model.compressor import Latents, compress, store_index_keys, store_main_keys
 from dsinfer_jax.model.draft import store_main_keys as store_main_keys_of_draft
 from dsinfer_jax.model.engram import engram, look_back, remember_tokens, table_rows
@@ -53,6 +54,7 @@ class Step:
     config: ModelConfig
     numerics: Numerics
     observe: Observe
+    company: Company
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Flow:
     """What travels from layer to layer beside the cache."""
 
     trunk: Trunk
-    index: RowIndex
+    index: RowIndex  # of this device's rows
+    step_index: RowIndex  # of all rows of the step: the same on one device
     is_image: Array  # [rows] bool
     latents: Latents | None = None  # of the last source of compressed keys
     selection: Selection | None = None  # of the last index source
@@ -73,24 +76,28 @@ def forward(
     config: ModelConfig,
     numerics: Numerics,
     observe: Observe = unobserved,
+    company: Company = ALONE,
 ) -> tuple[Cache, StepResult]:
     """Run one step: rows in, cache updated, logits of the wanted rows out.
 
     Args:
         params, cache, plan: device trees; donate the cache.
         observe: see `model.observe`; anything but the default unrolls the layers.
+        company: the other devices that run this step.
     """
-    step = Step(params, plan, config, numerics, observe)
+    step = Step(params, plan, config, numerics, observe, company)
     ring = cache.window.codes.shape[2]
-    index = row_index(plan.producer, plan, config.sliding_window, ring)
-    is_image = plan.token_ids == (-1 if config.image_token_id is None else config.image_token_id)
+    step_index = row_index(plan.producer, plan, config.sliding_window, ring)
+    index = own_index(step_index, company, consumer=False)
+    token_ids = company.own_rows(jnp.asarray(plan.token_ids), False)
+    is_image = token_ids == (-1 if config.image_token_id is None else config.image_token_id)
 
     # 1  engram hashes of all engram layers
-    engram_rows, cache = hash_tokens(step, cache, index)
+    engram_rows, cache = hash_tokens(step, cache, step_index)
     # 2  embedding; 3  equal streams, pre mix on the first
     with jax.named_scope("embed"):
-        embedded = embed(jnp.asarray(plan.token_ids), index.valid, params, numerics)
-    flow = Flow(first_trunk(embedded, config), index, is_image)
+        embedded = embed(token_ids, index.valid, params, numerics)
+    flow = Flow(first_trunk(embedded, config), index, step_index, is_image)
 
     # 4  layers, in segments: what a segment's first layer owns, then one body for all of it
     features: dict[int, Array] = {}
@@ -101,11 +108,11 @@ def forward(
 
     # 5 to 7  collapse, norm, head of the wanted rows
     with jax.named_scope("head"):
-        wanted = jax.tree.map(lambda leaf: leaf[plan.output_rows], flow.trunk)
+        wanted = company.rows_at(flow.trunk, jnp.asarray(plan.output_rows))
         logits = head(wanted, params, config, numerics, observe)
     if params.draft is not None:
         with jax.named_scope("draft_keys"):
-            cache = store_draft_keys(step, features, index, flow.index, cache)
+            cache = store_draft_keys(step, features, (index, step_index), flow, cache)
     return cache, StepResult(logits)
 
 
@@ -151,8 +158,8 @@ def layer(
     query = observe("q_lora", at, low_rank_query(h, weights.attention, config, numerics))
     with jax.named_scope("attention"):
         y, cache = attention(
-            h, query, number, weights.attention, cache, step.plan, flow.index, spec,
-            flow.selection, config, numerics, observe,
+            h, query, number, weights.attention, cache, step.plan, flow.index, flow.step_index,
+            spec, flow.selection, config, numerics, observe, step.company,
         )  # fmt: skip
     trunk = write_back(observe("attn_out", at, y), trunk, mixes, numerics)
     trunk = trunk._replace(streams=observe("trunk_mid", at, trunk.streams))
@@ -160,7 +167,8 @@ def layer(
     # 4g to 4j  mixture of experts
     trunk = expert_half(
         trunk, number, weights, step.params.experts, config.num_experts_per_tok,
-        flow.index.valid, flow.is_image, config, numerics, observe, at,
+        flow.index.valid, flow.is_image, config, numerics, observe, at, step.company,
+        flow.index.positions,
     )  # fmt: skip
     return trunk, cache, feature
 
@@ -178,8 +186,9 @@ def add_memory(step: Step, spec: LayerSpec, flow: Flow, rows: Array) -> Flow:
     streams = observe("engram_trunk_in", at, flow.trunk.streams)
     rows = observe("engram_rows", at, rows)
     memory = engram(
-        streams, rows, flow.is_image, step.params.engrams[spec.engram], step.config, step.numerics
-    )
+        streams, rows, flow.is_image, step.params.engrams[spec.engram], step.config, step.numerics,
+        step.company,
+    )  # fmt: skip
     observe("engram_embed", at, memory.rows_read)
     observe("engram_kv", at, memory.keys_and_value)
     observe("engram_gate", at, memory.gate)
@@ -206,7 +215,8 @@ def embed(token_ids: Array, valid: Array, params: Params, numerics: Numerics) ->
 
 
 def hash_tokens(step: Step, cache: Cache, index: RowIndex) -> tuple[tuple[Array, ...], Cache]:
-    """Table rows of every engram layer, and the cache with this step's tokens remembered."""
+    """Table rows of every engram layer for this device's rows, and the cache with this step's
+    tokens remembered; `index` is of all rows of the step."""
     hashes, engrams = step.params.hashes, step.config.engram
     if engrams is None or hashes is None:
         return (), cache
@@ -214,7 +224,8 @@ def hash_tokens(step: Step, cache: Cache, index: RowIndex) -> tuple[tuple[Array,
         recent, kept = remember_tokens(cache.recent_tokens, step.plan, index)
         ngrams = look_back(recent, step.plan, index, hashes, engrams.max_ngram_size)
         ngrams = step.observe("ngram_ids", -1, ngrams)
-        return table_rows(ngrams, hashes, engrams), replace(cache, recent_tokens=kept)
+        rows = table_rows(ngrams, hashes, engrams)
+        return step.company.own_rows(rows, False), replace(cache, recent_tokens=kept)
 
 
 def store_compressed_keys(
@@ -225,7 +236,9 @@ def store_compressed_keys(
     if spec.owns_kv:
         weights = at_layer(step.params.layers, spec.index)
         h = attention_input(step, weights, flow.trunk, spec.index)
-        latents, cache = compress(h, step.params, cache, flow.index, spec, config, numerics)
+        latents, cache = compress(
+            h, step.params, cache, flow.step_index, spec, config, numerics, step.company
+        )
         step.observe("latent", spec.index, latents.values)
         cache = store_main_keys(latents, cache, step.plan, spec, config, numerics, step.observe)
     assert latents is not None
@@ -238,12 +251,26 @@ def store_compressed_keys(
 
 def enter_consumer_half(step: Step, flow: Flow, cache: Cache) -> Flow:
     """Go on with the consumer rows: all of them, or in compact truncation the kept ones (7.4)."""
-    ring = cache.window.codes.shape[2]
-    index = row_index(step.plan.consumer, step.plan, step.config.sliding_window, ring)
+    ring, company = cache.window.codes.shape[2], step.company
+    step_index = row_index(step.plan.consumer, step.plan, step.config.sliding_window, ring)
+    index = own_index(step_index, company, consumer=True)
     trunk, is_image, kept = flow.trunk, flow.is_image, step.plan.kept
     if kept is not None:
-        trunk, is_image = jax.tree.map(lambda leaf: leaf[kept], (trunk, is_image))
-    return replace(flow, index=index, trunk=trunk, is_image=is_image)
+        rows = company.step_rows((trunk, is_image), False)
+        rows = jax.tree.map(lambda leaf: leaf[kept], rows)
+        trunk, is_image = company.own_rows(rows, True)
+    return replace(flow, index=index, step_index=step_index, trunk=trunk, is_image=is_image)
+
+
+def own_index(step_index: RowIndex, company: Company, consumer: bool) -> RowIndex:
+    """The rows of one device; its tiles are tiles of the step."""
+    rows = {field.name: getattr(step_index, field.name) for field in fields(step_index)}
+    del rows["tile_sequence"]
+    rows["positions"] = rows["positions"] + 1  # what fills a share up is zero, and so no row
+    own = company.own_rows(rows, consumer)
+    own["positions"] = own["positions"] - 1
+    tile_sequence = own["sequence"][:: step_index.tile_rows]
+    return RowIndex(**own, tile_sequence=tile_sequence)
 
 
 def choose_keys(step: Step, spec: LayerSpec, flow: Flow, cache: Cache) -> Flow:
@@ -260,17 +287,27 @@ def choose_keys(step: Step, spec: LayerSpec, flow: Flow, cache: Cache) -> Flow:
 
 
 def store_draft_keys(
-    step: Step, features: dict[int, Array], producer: RowIndex, last: RowIndex, cache: Cache
+    step: Step,
+    features: dict[int, Array],
+    producer: tuple[RowIndex, RowIndex],
+    last: Flow,
+    cache: Cache,
 ) -> Cache:
-    """Main keys of the draft, from the stream means of its target layers (speculative.md 2.3)."""
+    """Main keys of the draft, from the stream means of its target layers (speculative.md 2.3).
+
+    Args:
+        producer: indices of the producer half, own and step.
+    """
     assert step.config.draft is not None and step.params.draft is not None
     targets = step.config.draft.target_layer_ids
     feature = jnp.concatenate([features[target] for target in targets], axis=-1)
     feature = step.observe("draft_features", -1, feature)
-    index = last if targets[0] >= step.config.first_consumer_layer else producer
+    consumer = targets[0] >= step.config.first_consumer_layer
+    index, step_index = (last.index, last.step_index) if consumer else producer
     return store_main_keys_of_draft(
-        feature, step.params.draft, cache, index, step.config, step.numerics, step.observe
-    )
+        feature, step.params.draft, cache, index, step_index, consumer, step.config,
+        step.numerics, step.observe, step.company,
+    )  # fmt: skip
 
 
 def layer_segments(config: ModelConfig) -> list[tuple[LayerSpec, ...]]:

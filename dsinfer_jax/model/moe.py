@@ -1,5 +1,6 @@
 """Mixture of experts: routing, routed experts, shared expert and their sum (model.md 9)."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -7,7 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.kernels.grouped_matmul import Groups, group_pairs, grouped_matmul
+from dsinfer_jax.kernels import block_formats
+from dsinfer_jax.kernels.grouped_matmul import group_pairs, grouped_matmul
+from dsinfer_jax.model.cache import Stored, decode
+from dsinfer_jax.model.company import Company
 from dsinfer_jax.model.numerics import Numerics, product_float, product_fp8
 from dsinfer_jax.model.observe import Observe
 from dsinfer_jax.model.params import ExpertParams, GateParams, LayerParams
@@ -63,6 +67,9 @@ def moe(
     numerics: Numerics,
     observe: Observe,
     observed_layer: int,
+    company: Company,
+    copy_keys: Array,
+    of_draft: bool,
 ) -> Array:
     """One mixture-of-experts sub-layer.
 
@@ -72,7 +79,8 @@ def moe(
         is_image: [rows] bool; image rows use the router's other bias.
         layer: number of the layer within `experts`, static or traced.
         params: this layer's gate and shared expert.
-        experts: routed experts, stacked over layers.
+        experts: routed experts, stacked over layers; on a mesh those of this device.
+        company, copy_keys, of_draft: see `company.Company.routed`.
 
     Returns:
         [rows, hidden]: shared expert first, then the chosen ones in order, one rounding.
@@ -90,7 +98,12 @@ def moe(
     observe("router_scores", observed_layer, scores)
     observe("router_weights", observed_layer, weights)
 
-    outputs = routed_experts(h, valid, chosen, weights, layer, experts, config, numerics)
+    chosen = jnp.where(valid[:, None], chosen, -1)
+    with jax.named_scope("experts"):
+        outputs = company.routed(
+            encoded_rows(h, numerics), chosen, weights, copy_keys, layer, of_draft,
+            partial(expert_outputs, layer, experts, config, numerics),
+        ).reshape(*chosen.shape, -1)  # fmt: skip
     total = jnp.zeros(h.shape, jnp.float32)
     if params.shared_expert is not None:
         shared = observe(
@@ -104,40 +117,48 @@ def moe(
     return numerics.store(total)
 
 
-def routed_experts(
-    h: Array,
-    valid: Array,
-    chosen: Array,
-    weights: Array,
+def encoded_rows(h: Array, numerics: Numerics) -> Stored:
+    """Rows as experts read them: e4m3 codes with their scales, or (exact policy) as they are."""
+    if not numerics.rounds:
+        return Stored(h, None)
+    return Stored(*block_formats.e4m3_blocks(h))
+
+
+def expert_outputs(
     layer: Array | int,
     experts: ExpertParams,
     config: ModelConfig,
     numerics: Numerics,
+    rows: Stored,
+    pair_rows: Array,
+    pair_experts: Array,
+    pair_weights: Array,
 ) -> Array:
-    """Outputs [rows, experts per token, hidden] of the chosen experts, already weighted."""
-    rows, choices = chosen.shape
+    """Weighted outputs [pairs, hidden] of pairs of rows and experts.
+
+    Args:
+        rows: [rows, hidden], from `encoded_rows`.
+        pair_rows: [pairs] int32.
+        pair_experts: [pairs] int32 into `experts`; below 0 or past the end: none, the output is 0.
+        pair_weights: [pairs] float32.
+    """
     count = experts.w1.weight.shape[1]
-    pair_experts = jnp.where(valid[:, None], chosen, count).reshape(-1).astype(jnp.int32)
+    pair_experts = jnp.where(pair_experts < 0, count, pair_experts).astype(jnp.int32)
     groups = group_pairs(pair_experts, count, EXPERT_TILE)
 
     def product(x: Array, matrix: str) -> Array:
         weight = getattr(experts, matrix)
         return numerics.store(grouped_matmul(x, weight.weight, weight.scale, layer, groups))
 
-    x = _placed(numerics.quantised(h), groups, choices)
+    values = decode(rows, numerics)
+    source = jnp.append(pair_rows, len(values))[groups.source]
+    x = values.at[source].get(mode="fill", fill_value=0)  # empty places are zero
     hidden = swiglu(product(x, "w1"), product(x, "w3"), config.swiglu_limit)
-    pair_weights = jnp.append(weights.reshape(-1), 0.0)
-    hidden = hidden * pair_weights[groups.source][:, None]
+    hidden = hidden * jnp.append(pair_weights, 0.0)[groups.source][:, None]
     if numerics.expert_hidden_bf16:
         hidden = numerics.store(hidden)
     output = product(numerics.quantised(hidden), "w2")
-    by_pair = output.at[groups.place].get(mode="fill", fill_value=0)
-    return by_pair.reshape(rows, choices, -1)
-
-
-def _placed(x: Array, groups: Groups, choices: int) -> Array:
-    """Rows [rows, width] copied to the places of their pairs; empty places are zero."""
-    return x.at[groups.source // choices].get(mode="fill", fill_value=0)
+    return output.at[groups.place].get(mode="fill", fill_value=0)
 
 
 def shared_expert(h: Array, params: ExpertParams, config: ModelConfig, numerics: Numerics) -> Array:

@@ -69,8 +69,9 @@ class Drafter:
     ) -> tuple[caches.Cache, dict[Key, jax.Array]]:
         recorder = Recorder(("main_hidden", "main_key"))
         cache = store_main_keys(
-            features, params.draft, cache, index, self.runner.config, self.runner.numerics, recorder
-        )
+            features, params.draft, cache, index, index, True, self.runner.config,
+            self.runner.numerics, recorder,
+        )  # fmt: skip
         return cache, recorder.recorded
 
     def cache_from_features(
