@@ -11,6 +11,8 @@ the experts are used. `--plot FILE.svg` draws it.
 
 import argparse
 import json
+import shlex
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -54,7 +56,8 @@ def main() -> None:
     rows = {name: evaluate.read_rows(config, params, name) for name in policies}
     for name, found in rows.items():
         print(f"perplexity, {name}: {found.perplexity:.4f}")
-    content: dict[str, Any] = {"items": options.items, "table": table}
+    command = shlex.join(["python", "tools/eval_demo.py", *sys.argv[1:]])
+    content: dict[str, Any] = {"command": command, "items": options.items, "table": table}
     if rows:
         content["perplexity"] = {name: found.perplexity for name, found in rows.items()}
         shares = evaluate.expert_shares(next(iter(rows.values())).expert_counts)

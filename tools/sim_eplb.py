@@ -61,7 +61,7 @@ def simulate(
     experts: int,
     ranks: int,
     settings: BalanceSettings,
-    policy: Callable[[NDArray[np.generic], PlaceSizes], Placement],
+    policy: Callable[[NDArray[np.generic], PlaceSizes], Placement] | None,
     seed: int,
 ) -> Score:
     """Serve a trace with a policy."""
@@ -129,7 +129,7 @@ def compare(
     for name, used, policy in (
         ("reference", fixed, reference_placement),
         ("fixed", fixed, balanced_placement),
-        ("ours", settings, balanced_placement),
+        ("ours", settings, None),
     ):
         results[name] = simulate(make_trace(), layers, experts, ranks, used, policy, seed)
     return results

@@ -11,13 +11,14 @@ the same of the draft block, and at the end `model/`, a checkpoint that `--model
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 
 from demo_training import data, draft_train, report, weights
 from demo_training.config import demo_config
 from demo_training.tokenizer import PATH as TOKENIZER
-from demo_training.train import Plan, Steps, train
+from demo_training.train import Plan, Steps, seconds_of, train
 
 from dsinfer_jax.checkpoint.save import save_pretrained
 from dsinfer_jax.checkpoint.vocabulary import fold_vocabulary
@@ -59,7 +60,6 @@ def main() -> None:
     batches = data.Batches.of(sources, {False: SHORT_ROWS, True: LONG_ROWS}, options.seed)
 
     token_map = fold_vocabulary(TOKENIZER)
-    began = time.perf_counter()
     target_config = demo_config(vocab_size=len(token_map), draft_layers=0)
     target = train(Steps(target_config, plan, token_map), batches, folder)
     report.write_plot(folder)
@@ -69,7 +69,6 @@ def main() -> None:
     steps = draft_train.DraftSteps(config, draft_plan, token_map, target)
     trained = train(steps, batches, folder / "draft")
     report.write_draft_plot(folder / "draft")
-    seconds = time.perf_counter() - began
     save_pretrained(
         weights.stored(trained, config), config, folder / "model", tokenizer_folder=TOKENIZER.parent
     )
@@ -78,7 +77,8 @@ def main() -> None:
         f"--draft-steps {draft_plan.steps} --seed {plan.seed} --peak {plan.peak}",
         "seed": plan.seed,
         "data": data.data_hash(options.seed),
-        "seconds_of_this_call": round(seconds),
+        "seconds": seconds_of(folder) + seconds_of(folder / "draft"),
+        "cores": os.cpu_count(),
     }
     (folder / "model" / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record))

@@ -231,7 +231,8 @@ def train(
         if state.step % report_every == 0:
             entry: dict[str, Any] = {"step": state.step, "stage": stage.name, "long": long}
             entry |= {name: round(float(value), 4) for name, value in metrics._asdict().items()}
-            entry["tokens_per_second"] = round(seen / (time.perf_counter() - began))
+            seconds = time.perf_counter() - began
+            entry |= {"tokens_per_second": round(seen / seconds), "seconds": round(seconds)}
             with (folder / "log.jsonl").open("a") as log:
                 log.write(json.dumps(entry) + "\n")
             say(json.dumps(entry))
@@ -266,6 +267,14 @@ def load_state(folder: Path, like: State) -> State:
             raise ValueError(f"{path} is of another model; use another folder")
         params, optimiser = jax.tree.unflatten(structure, map(jnp.asarray, found))
         return State(params, optimiser, int(stored["step"]))
+
+
+def seconds_of(folder: Path) -> int:
+    """How long a run took, all calls together; what a call did after its last report is left
+    out."""
+    seconds = [entry["seconds"] for entry in read_log(folder)]
+    ends = [now for now, after in zip(seconds, [*seconds[1:], 0]) if after <= now]
+    return sum(ends)
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
