@@ -14,6 +14,7 @@ from typing import Any
 NUMERICS = ("exact", "runtime", "reference")  # names of the policies of model.numerics
 PREFIX_CACHES = ("off", "exact", "bounded")  # of engine.replay
 DRAFTERS = ("off", "lookup", "dspark")  # of engine.drafter
+DRAFT_LENGTHS = ("fixed", "variable")  # of engine.length_policy
 _NOT_OF_LLM = ("model", "cache_dir")
 
 
@@ -62,6 +63,18 @@ def whole_number(lowest: int) -> Callable[[str], int]:
         if value < lowest:
             raise ValueError(f"it must be {lowest} or more")
         return value
+
+    return parse
+
+
+def numbers(kind: type[int] | type[float]) -> Callable[[str], tuple[Any, ...]]:
+    """Parser of numbers with commas between them."""
+
+    def parse(text: str) -> tuple[Any, ...]:
+        try:
+            return tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            raise ValueError("it must be numbers with commas between them") from None
 
     return parse
 
@@ -129,7 +142,23 @@ SETTINGS = (
     ),
     Setting(
         "draft_tokens", "DSINFER_DRAFT_TOKENS", "--draft-tokens", 5, whole_number(1),
-        "most tokens that are proposed for a step, at most 5",
+        "most tokens that are proposed for a step, at most 8, or the draft block's size",
+    ),
+    Setting(
+        "draft_lengths", "DSINFER_DRAFT_LENGTHS", "--draft-lengths", "fixed", one_of(DRAFT_LENGTHS),
+        "'fixed' verifies every proposed token; 'variable' those that are likely enough to pay, "
+        "none where drafting costs more than it brings; the start measures the programs",
+    ),
+    Setting(
+        "decode_rows", "DSINFER_DECODE_ROWS", "--decode-rows", None, numbers(int),
+        "rows of the programs for variable lengths, such as 8,16,32; default: slots x 1, 2, ... up "
+        "to slots x draft_tokens",
+    ),
+    Setting(
+        "confidence_temperatures", "DSINFER_CONFIDENCE_TEMPERATURES", "--confidence-temperatures",
+        None, numbers(float),
+        "divide the logits of the draft block's confidences: one number, or one for each place, "
+        "with commas; default: 1",
     ),
     Setting(
         "asynchronous", "DSINFER_ZERO_OVERHEAD_SCHEDULING", "--sync", True, _switch,

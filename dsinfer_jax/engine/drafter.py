@@ -33,11 +33,14 @@ class Drafts(NamedTuple):
         counts: [slots] int32, how many of them count.
         laws: [slots, places, vocab] bf16 logits of the laws that they were drawn from; None: a
             proposal was certain.
+        confidences: [slots, places] float32, the estimate that each stays if those before it do,
+            made without looking at it; None: 1, no estimate.
     """
 
     token_ids: Array
     counts: Array
     laws: Array | None = None
+    confidences: Array | None = None
 
 
 class Written(NamedTuple):
@@ -84,6 +87,9 @@ class Drafter(Protocol):
     def entry(self, request: Request) -> Any:
         """The state of one slot when a request's first token is about to be drawn (numpy)."""
 
+    def note(self, state: Any, written: Written) -> Any:
+        """Take note of new tokens and propose nothing; runs inside a program."""
+
     def propose(self, state: Any, written: Written, model: Model) -> tuple[Any, Drafts]:
         """Take note of new tokens and propose what may follow; runs inside a program.
 
@@ -102,6 +108,9 @@ class NoDrafter:
 
     def entry(self, request: Request) -> Any:
         return None
+
+    def note(self, state: Any, written: Written) -> Any:
+        return state
 
     def propose(self, state: Any, written: Written, model: Model) -> tuple[Any, Drafts]:
         slots = written.newest.shape[0]
@@ -141,11 +150,15 @@ class LookupDrafter:
         tokens[: request.length] = request.known_tokens(0, request.length)
         return History(tokens)
 
-    def propose(self, state: History, written: Written, model: Model) -> tuple[History, Drafts]:
+    def note(self, state: History, written: Written) -> History:
         slots = jnp.arange(written.newest.shape[0], dtype=jnp.int32)[:, None]
         places = jnp.where(written.positions >= 0, written.positions, self._longest)
-        tokens = jnp.asarray(state.token_ids).at[slots, places].set(written.token_ids, mode="drop")
-        return History(tokens), self._looked_up(tokens, written.newest)
+        tokens = jnp.asarray(state.token_ids)
+        return History(tokens.at[slots, places].set(written.token_ids, mode="drop"))
+
+    def propose(self, state: History, written: Written, model: Model) -> tuple[History, Drafts]:
+        state = self.note(state, written)
+        return state, self._looked_up(jnp.asarray(state.token_ids), written.newest)
 
     def _looked_up(self, tokens: Array, newest: Array) -> Drafts:
         slots, longest = tokens.shape

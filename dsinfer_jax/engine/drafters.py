@@ -16,5 +16,5 @@ def make_drafter(sizes: EngineConfig, config: ModelConfig, numerics: Numerics) -
     if sizes.drafter == "lookup":
         return LookupDrafter(sizes.draft_tokens, sizes.max_model_len + 1)
     if sizes.drafter == "dspark":
-        return DSparkDrafter(sizes.draft_tokens, config, numerics)
+        return DSparkDrafter(sizes.draft_tokens, config, numerics, sizes.confidence_temperatures)
     return NoDrafter()

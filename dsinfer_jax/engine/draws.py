@@ -32,6 +32,7 @@ class Draws:
     positions: Leaf  # [rows] int32: absolute position of the token to choose
     slots: Leaf  # [rows] int32
     first_end: Leaf  # [rows] int32: stop tokens are forbidden at positions before it
+    ends: Leaf  # [rows] bool: the end-of-sequence token ends the output
     repetition: Leaf  # [rows] float32
     frequency: Leaf  # [rows] float32
     presence: Leaf  # [rows] float32
@@ -52,6 +53,7 @@ def idle_draws(rows: int) -> Draws:
         positions=np.zeros(rows, np.int32),
         slots=np.zeros(rows, np.int32),
         first_end=np.zeros(rows, np.int32),
+        ends=np.zeros(rows, bool),
         repetition=np.ones(rows, np.float32),
         frequency=np.zeros(rows, np.float32),
         presence=np.zeros(rows, np.float32),
@@ -74,6 +76,7 @@ def set_draw(draws: Draws, row: int, request: Request, position: int) -> None:
     draws.positions[row] = position
     draws.slots[row] = request.slot
     draws.first_end[row] = len(request.prompt_token_ids) + params.min_tokens
+    draws.ends[row] = not params.ignore_eos
     draws.repetition[row] = params.repetition_penalty
     draws.frequency[row] = params.frequency_penalty
     draws.presence[row] = params.presence_penalty

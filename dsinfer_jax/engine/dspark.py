@@ -7,11 +7,13 @@ position, which the target will use too; else a draw from its law, with the requ
 and filters. That law is kept for the next step as bf16 logits, and drawn from as it is kept.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.drafter import Drafts, Model, Written
@@ -28,13 +30,18 @@ Array = jax.Array
 class DSparkDrafter:
     """Proposes the first `places` tokens of a draft block.
 
+    Args:
+        temperatures: of the confidences, one for each place (speculative.md 10).
+
     Raises:
         ValueError: the model has no draft block, or a shorter one.
     """
 
     draws = True
 
-    def __init__(self, places: int, config: ModelConfig, numerics: Numerics) -> None:
+    def __init__(
+        self, places: int, config: ModelConfig, numerics: Numerics, temperatures: Sequence[float]
+    ) -> None:
         if config.draft is None:
             raise ValueError(
                 "drafter is 'dspark', but the model has no draft block "
@@ -46,12 +53,17 @@ class DSparkDrafter:
             )
         self.places = places
         self._config, self._numerics = config, numerics
+        unused = [1.0] * (config.draft.block_size - places)
+        self._temperatures = np.array([*temperatures, *unused], np.float32)
 
     def empty(self, slots: int) -> Any:
         return None
 
     def entry(self, request: Request) -> Any:
         return None
+
+    def note(self, state: Any, written: Written) -> Any:
+        return state
 
     def propose(self, state: Any, written: Written, model: Model) -> tuple[Any, Drafts]:
         assert self._config.draft is not None
@@ -66,11 +78,14 @@ class DSparkDrafter:
 
         result = draft_block(
             model.params, model.cache, written.newest_ids, last_computed, token,
-            jnp.ones(self._config.draft.block_size), self._config, self._numerics,
+            jnp.asarray(self._temperatures), self._config, self._numerics,
         )  # fmt: skip
         counts = jnp.full(written.newest.shape, self.places, jnp.int32)
-        laws = result.logits[:, : self.places].astype(KEPT_DTYPE)
-        return state, Drafts(result.tokens[:, : self.places], counts, laws)
+        tokens, laws, confidences = (
+            by_place[:, : self.places]
+            for by_place in (result.tokens, result.logits, result.confidences)
+        )
+        return state, Drafts(tokens, counts, laws.astype(KEPT_DTYPE), confidences)
 
 
 def _kept(logits: Array) -> Array:

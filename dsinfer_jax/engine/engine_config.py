@@ -2,16 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.engine.replay import Replay
 from dsinfer_jax.model.cache import CacheSizes
 from dsinfer_jax.model.numerics import ROW_MULTIPLE
 from dsinfer_jax.model.plan import Bucket, Truncation, tiles_of
-from dsinfer_jax.settings import DRAFTERS
+from dsinfer_jax.settings import DRAFT_LENGTHS, DRAFTERS
 
 DEFAULT_MODEL_LENGTH = 4096
+MOST_DRAFT_TOKENS = 8  # `verification.proposal_counters` tells so many places apart
+LOWEST_TEMPERATURE = 1e-5
 PREFILL_TILE_ROWS = 32  # measured: 8 and 64 are slower, at 256 rows of the tiny model
+
+
+@dataclass(frozen=True)
+class DecodeForm:
+    """The rows of a decode program.
+
+    Attributes:
+        rows: of all slots together.
+        drafts: it proposes tokens for the next step, and the draft block runs if there is one.
+        ragged: slots share the rows as they need them; else each has the same number.
+    """
+
+    rows: int
+    drafts: bool
+    ragged: bool
 
 
 @dataclass(frozen=True)
@@ -24,7 +42,10 @@ class EngineConfig:
         slots: requests that run at the same time.
         prefill_rows: prompt tokens of a prefill step, one program for each, ascending.
         drafter: one of `settings.DRAFTERS`: who proposes tokens.
-        draft_tokens: how many a decode step verifies at most; 0 without a drafter.
+        draft_tokens: how many a decode step verifies at most for a request; 0 without a drafter.
+        draft_lengths: "fixed": every step verifies all drafts; "variable": those that pay.
+        decode_rows: rows of the ragged decode programs, ascending; only with variable lengths.
+        confidence_temperatures: divide the logits of the confidences, one for each place.
         truncation: what the consumer half computes of a prompt.
         blocks: blocks of 128 tokens in the cache.
         rollback: positions that may be written ahead of the last accepted one, plus one.
@@ -38,6 +59,9 @@ class EngineConfig:
     prefill_rows: tuple[int, ...]
     drafter: str
     draft_tokens: int
+    draft_lengths: str
+    decode_rows: tuple[int, ...]
+    confidence_temperatures: tuple[float, ...]
     truncation: Truncation
     blocks: int
     rollback: int
@@ -60,6 +84,9 @@ class EngineConfig:
         deterministic: bool = False,
         drafter: str = "off",
         draft_tokens: int = 5,
+        draft_lengths: str = "fixed",
+        decode_rows: Sequence[int] | None = None,
+        confidence_temperatures: Sequence[float] | None = None,
     ) -> "EngineConfig":
         """Check and complete the sizes for a model.
 
@@ -71,7 +98,11 @@ class EngineConfig:
             deterministic: refuse what makes an answer depend on what else runs (docs/sampling.md).
             drafter: "off"; "lookup": propose what followed the same tokens earlier; "dspark": the
                 model's draft block.
-            draft_tokens: most proposed tokens of a step.
+            draft_tokens: most proposed tokens of a step, 1 to 8, for each request.
+            draft_lengths: "fixed" or "variable", see length_policy.py.
+            decode_rows: rows of the programs for variable lengths; None: slots x 1, 2, ... up to
+                slots x draft_tokens.
+            confidence_temperatures: one for all places or one for each; None: 1.
 
         Raises:
             ValueError: one sentence with name, value and what is allowed.
@@ -99,14 +130,8 @@ class EngineConfig:
                 'prefix_cache is "bounded", which approximates what it finds; with deterministic '
                 'it must be "exact" or "off"'
             )
-        if drafter not in DRAFTERS:
-            raise ValueError(f"drafter is {drafter!r}; it must be one of {', '.join(DRAFTERS)}")
-        rollback = CacheSizes.rollback
-        if not 1 <= draft_tokens < rollback:
-            raise ValueError(
-                f"draft_tokens is {draft_tokens}; it must be from 1 to {rollback - 1}, because "
-                f"caches roll back {rollback - 1} positions"
-            )
+        _check_drafts(drafter, draft_tokens, draft_lengths)
+        rollback = max(CacheSizes.rollback, draft_tokens + 1 if drafter != "off" else 0)
         truncation = Truncation("compact", keep_tokens) if keep_tokens else Truncation()
         truncation.check(config, rollback)
         per_sequence = tiles_of(max_model_len, CACHE_BLOCK_TOKENS)
@@ -121,6 +146,9 @@ class EngineConfig:
             prefill_rows=tuple(sorted(set(prefill_rows))),
             drafter=drafter,
             draft_tokens=0 if drafter == "off" else draft_tokens,
+            draft_lengths=draft_lengths,
+            decode_rows=_decode_rows(decode_rows, slots, draft_tokens),
+            confidence_temperatures=_temperatures(confidence_temperatures, draft_tokens),
             truncation=truncation,
             blocks=blocks,
             rollback=rollback,
@@ -165,13 +193,62 @@ class EngineConfig:
         )
 
     @property
-    def decode_bucket(self) -> Bucket:
-        """Shapes of the decode program: one tile of `query_rows` rows for each slot."""
-        rows = self.slots * self.query_rows
+    def decode_forms(self) -> tuple[DecodeForm, ...]:
+        """The decode programs; the last one has room for all drafts of all slots."""
+        most = DecodeForm(self.slots * self.query_rows, bool(self.draft_tokens), ragged=False)
+        if self.draft_lengths == "fixed":
+            return (most,)
+        ragged = [DecodeForm(rows, drafts=True, ragged=True) for rows in self.decode_rows]
+        return (DecodeForm(self.slots, drafts=False, ragged=False), *ragged, most)
+
+    def decode_bucket(self, form: DecodeForm) -> Bucket:
+        """Shapes of a decode program: one tile for each slot, or for each row if it is ragged."""
         return Bucket(
-            rows=rows,
+            rows=form.rows,
             sequences=self.slots,
             table_width=self.table_width,
-            outputs=rows,
-            tile_rows=self.query_rows,
+            outputs=form.rows,
+            tile_rows=1 if form.ragged else form.rows // self.slots,
         )
+
+
+def _check_drafts(drafter: str, draft_tokens: int, draft_lengths: str) -> None:
+    if drafter not in DRAFTERS:
+        raise ValueError(f"drafter is {drafter!r}; it must be one of {', '.join(DRAFTERS)}")
+    if not 1 <= draft_tokens <= MOST_DRAFT_TOKENS:
+        raise ValueError(
+            f"draft_tokens is {draft_tokens}; it must be from 1 to {MOST_DRAFT_TOKENS}"
+        )
+    if draft_lengths not in DRAFT_LENGTHS:
+        raise ValueError(
+            f"draft_lengths is {draft_lengths!r}; it must be one of {', '.join(DRAFT_LENGTHS)}"
+        )
+    if draft_lengths == "variable" and drafter == "off":
+        raise ValueError(
+            "draft_lengths is 'variable', but drafter is 'off'; name a drafter or use 'fixed'"
+        )
+
+
+def _decode_rows(given: Sequence[int] | None, slots: int, draft_tokens: int) -> tuple[int, ...]:
+    if given is None:
+        return tuple(slots * each for each in range(1, draft_tokens + 1))
+    most = slots * (draft_tokens + 1)
+    for rows in given:
+        if rows % ROW_MULTIPLE or not 0 < rows < most:
+            raise ValueError(
+                f"decode_rows has {rows}; each must be a multiple of {ROW_MULTIPLE} from "
+                f"{ROW_MULTIPLE} to below {most}, which is slots x (draft_tokens + 1)"
+            )
+    return tuple(sorted(set(given)))
+
+
+def _temperatures(given: Sequence[float] | None, draft_tokens: int) -> tuple[float, ...]:
+    if given is None:
+        given = (1.0,)
+    if len(given) not in (1, draft_tokens) or not all(0 < one < inf for one in given):
+        raise ValueError(
+            f"confidence_temperatures is {tuple(given)}; it must be one finite number above 0, or "
+            f"one for each of the {draft_tokens} places"
+        )
+    every = tuple(given) * draft_tokens if len(given) == 1 else tuple(given)
+    return tuple(max(one, LOWEST_TEMPERATURE) for one in every)

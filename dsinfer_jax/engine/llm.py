@@ -46,7 +46,14 @@ class LLM:
         drafter: "off"; or take several tokens from a step where a proposal is right, with the same
             answers: "lookup" proposes what followed the same tokens earlier in the sequence,
             "dspark" asks the model's draft block.
-        draft_tokens: most proposed tokens of a step.
+        draft_tokens: most proposed tokens of a step for each request, 1 to 8.
+        draft_lengths: "fixed" verifies all of them; "variable" those that are likely enough to pay,
+            and does without where drafting costs more than it brings (docs/engine.md). The law of
+            the answers is the same.
+        decode_rows: rows of the programs for variable lengths; None: slots x 1, 2, ... up to
+            slots x draft_tokens.
+        confidence_temperatures: divide the logits of the draft block's confidences, one for all
+            places or one for each; None: 1.
         progress: called with one line for each program that is prepared.
 
     Raises:
@@ -70,6 +77,9 @@ class LLM:
         deterministic: bool = False,
         drafter: str = "off",
         draft_tokens: int = 5,
+        draft_lengths: str = "fixed",
+        decode_rows: Sequence[int] | None = None,
+        confidence_temperatures: Sequence[float] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         sizes = EngineConfig.of(
@@ -84,6 +94,9 @@ class LLM:
             deterministic=deterministic,
             drafter=drafter,
             draft_tokens=draft_tokens,
+            draft_lengths=draft_lengths,
+            decode_rows=decode_rows,
+            confidence_temperatures=confidence_temperatures,
         )
         if isinstance(numerics, str):
             if numerics not in POLICIES:

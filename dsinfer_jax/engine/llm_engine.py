@@ -19,8 +19,10 @@ import numpy as np
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.engine.constraints import PendingGrammars, accept_token, row_masks
+from dsinfer_jax.engine.draft_stats import DraftStats
 from dsinfer_jax.engine.draws import host_draws
-from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
+from dsinfer_jax.engine.length_policy import Choice, LengthPolicy, Mode
 from dsinfer_jax.engine.prefix_check import check_prefix_cache, describe
 from dsinfer_jax.engine.programs import Handle, ProgramReport, Programs, top_entries
 from dsinfer_jax.engine.request import Delta, FinishReason, Request
@@ -33,7 +35,8 @@ from dsinfer_jax.engine.stats import (
     gauge_entries,
     phase_entries,
 )
-from dsinfer_jax.engine.steps import DecodeInputs
+from dsinfer_jax.engine.step_times import StepCosts, StepTimes, measure
+from dsinfer_jax.engine.steps import DecodeInputs, Outcome
 from dsinfer_jax.engine.structured_output import GrammarError
 from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import tree_bytes
@@ -70,7 +73,8 @@ class _Flight:
 
     handle: Handle
     rows: Sequence[tuple[int, Request]]  # rows of the sample, or slots, and whose they are
-    decodes: bool
+    decode: Choice | None  # of a decode step
+    begun: float  # on the engine's clock
 
 
 class LLMEngine:
@@ -81,13 +85,16 @@ class LLMEngine:
         progress: called with one line for each program that is prepared, and one about the prefix
             cache.
         programs: compiled before for the same shapes; None: compiled now.
+        costs: what decode steps cost, where lengths are variable; None: measured now, and by every
+            step.
+        clock: seconds, for these measurements.
         grammars: makes the compiler of grammars; None: no request can be constrained.
 
     Raises:
         ValueError: deterministic mode on devices that have no invariant numerics.
 
     Attributes:
-        prefill_stats, decode_stats, request_stats: since construction.
+        prefill_stats, decode_stats, request_stats, draft_stats: since construction.
         wait_seconds, host_seconds: of all steps, waiting for the device and everything else.
         hidden_seconds: of the host's, while the device was surely at work.
     """
@@ -101,6 +108,8 @@ class LLMEngine:
         progress: Callable[[str], None] | None = None,
         programs: Programs | None = None,
         grammars: Callable[[], "GrammarCompiler"] | None = None,
+        costs: StepCosts | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if sizes.deterministic:
             _check_deterministic(params)
@@ -111,9 +120,16 @@ class LLMEngine:
         self._scheduler = Scheduler(sizes, salt=f"{config}{numerics}")
         self._flight: _Flight | None = None
         self._pending = PendingGrammars(grammars)
+        self._clock, self._ended_at = clock, 0.0
+        self._confidences = np.zeros((sizes.slots, sizes.draft_tokens), np.float32)
+        self._lengths: LengthPolicy | None = None
         self._reset_stats()
         check_prefix_cache(self)
         self._scheduler.prefix.clear()
+        if sizes.draft_lengths == "variable":
+            self._lengths = LengthPolicy(
+                sizes.decode_forms, sizes.slots, sizes.draft_tokens, costs or self._measure()
+            )
         self._reset_stats()
         if progress is not None:
             progress(describe(self))
@@ -161,6 +177,7 @@ class LLMEngine:
         Without asynchronous steps it waits, and returns what this step added.
         """
         start, waited = time.perf_counter(), self.wait_seconds
+        begun = self._clock()
         under_way = self._flight
         deltas = self._expire() + self._begin_constrained()
         if self._flight and any(request.matcher for _, request in self._flight.rows):
@@ -170,7 +187,11 @@ class LLMEngine:
         step = self._scheduler.next_step()
         flight = None
         if step is not None:
-            flight = self._prefill(step) if isinstance(step, PrefillStep) else self._decode(step)
+            flight = (
+                self._prefill(step, begun)
+                if isinstance(step, PrefillStep)
+                else self._decode(step, begun)
+            )
             self._scheduler.dispatched(step)
         if under_way is not None and self._flight is under_way and not under_way.handle.ready:
             self.hidden_seconds += time.perf_counter() - start  # the device worked all the time
@@ -217,6 +238,7 @@ class LLMEngine:
             **self.request_stats.entries(),
             **phase_entries("prefill", self.prefill_stats),
             **phase_entries("decode", self.decode_stats),
+            **(self.draft_stats.entries() if self.sizes.draft_tokens else {}),
             **gauge_entries(
                 requests_running=scheduler.running,
                 requests_waiting=scheduler.waiting,
@@ -260,11 +282,14 @@ class LLMEngine:
                     )
         return None, ""
 
-    def _prefill(self, step: PrefillStep) -> _Flight:
+    def _prefill(self, step: PrefillStep, begun: float) -> _Flight:
         ending = [part.request for part in step.slices if part.last]
         draws = host_draws(ending, self._programs.prefill_bucket(step.rows).outputs)
         for request in ending:
             self._programs.begin(request)
+            if self._lengths is not None:
+                assert request.slot is not None
+                self._lengths.begin(request.slot)
         now = time.monotonic()
         for part in step.slices:
             if part.request.computed == part.request.window_start:  # the first of its run
@@ -275,14 +300,33 @@ class LLMEngine:
         self._cache, handle = self._programs.prefill(
             self._params, self._cache, step.rows, slices, draws, masks
         )
-        return _Flight(handle, rows, decodes=False)
+        return _Flight(handle, rows, None, begun)
 
-    def _decode(self, step: DecodeStep) -> _Flight:
+    def _decode(self, step: DecodeStep, begun: float) -> _Flight:
         slots, sizes = self._scheduler.slots, self.sizes
+        choice = self._choice(step)
         masks = row_masks(step.rows, sizes.slots, sizes.query_rows, self.config.vocab_size)
-        inputs = DecodeInputs(slots.earliest >= 0, slots.last, slots.block_tables, slots.draws)
-        self._cache, handle = self._programs.decode(self._params, self._cache, inputs, masks)
-        return _Flight(handle, step.rows, decodes=True)
+        inputs = DecodeInputs(
+            slots.earliest >= 0, slots.last, slots.draft_limits, np.array(choice.budget, np.int32),
+            slots.block_tables, slots.draws,
+        )  # fmt: skip
+        self._cache, handle = self._programs.decode(
+            self._params, self._cache, choice.form, inputs, masks
+        )
+        return _Flight(handle, step.rows, choice, begun)
+
+    def _choice(self, step: DecodeStep) -> Choice:
+        """The program of a decode step and how many drafts it verifies."""
+        table = self._scheduler.slots
+        running = np.array([slot for slot, _ in step.rows])
+        limits = np.minimum(
+            table.draft_limits[running], table.last[running] - table.earliest[running]
+        )
+        if self._lengths is not None:
+            return self._lengths.choose(running, limits, self._confidences)
+        form = self.sizes.decode_forms[-1]
+        mode = Mode.FULL if form.drafts else Mode.OFF
+        return Choice(0, mode, form, int(limits.sum()), len(running))
 
     def _commit(self, flight: _Flight) -> list[Delta]:
         """Give each request the tokens of its rows.
@@ -292,29 +336,45 @@ class LLMEngine:
         start = time.perf_counter()
         outcome = flight.handle.read()
         self.wait_seconds += time.perf_counter() - start
-        now = time.monotonic()
+        now, ended = time.monotonic(), self._clock()
+        seconds, self._ended_at = ended - max(flight.begun, self._ended_at), ended
         live = [(row, request) for row, request in flight.rows if request.finish_reason is None]
-        emitted = [1] * len(live)
-        if flight.decodes:
-            slots = np.array([slot for slot, _ in live], np.int32)
+        first_rows, emitted = [row for row, _ in live], [1] * len(live)
+        if flight.decode is not None:
+            slots = np.array(first_rows, np.int32)
             counts = np.asarray(outcome.emitted)
             self._scheduler.slots.settle(slots, counts[slots])
             self.decode_stats.tokens += int(counts.sum())
-            emitted = counts[slots].tolist()
+            first_rows, emitted = outcome.first_rows[slots].tolist(), counts[slots].tolist()
             if self.sizes.draft_tokens:
-                verified = outcome.verified[slots].tolist()
-                for (_, request), tried, count in zip(live, verified, emitted):
-                    self.request_stats.drafts(request, tried, count - 1)
-        rows_each = self.sizes.query_rows if flight.decodes else 1
+                self._count_drafts(flight.decode, live, slots, outcome, seconds)
+        self._confidences = np.asarray(outcome.confidences)
         new = _NewTokens.of(outcome.sample)
         deltas = []
-        for (row, request), count in zip(live, emitted):
-            first = row * rows_each
+        for (_, request), first, count in zip(live, first_rows, emitted):
             if request.matcher is not None:
                 count_drafts = outcome.draft_counts[request.slot]
                 request.drafts = outcome.drafts[request.slot, :count_drafts].tolist()
             deltas.append(self._commit_rows(request, range(first, first + count), new, now))
         return deltas
+
+    def _count_drafts(
+        self,
+        choice: Choice,
+        live: Sequence[tuple[int, Request]],
+        slots: np.ndarray,
+        outcome: Outcome,
+        seconds: float,
+    ) -> None:
+        """Note what became of the drafts of a decode step, before the next drafts are known."""
+        verified = np.asarray(outcome.verified)[slots]
+        accepted = np.maximum(np.asarray(outcome.emitted)[slots] - 1, 0)
+        for (_, request), tried, stayed in zip(live, verified.tolist(), accepted.tolist()):
+            self.request_stats.drafts(request, tried, stayed)
+        self.draft_stats.add(choice, self._confidences[slots], verified, accepted)
+        if self._lengths is not None:
+            self._lengths.read(choice, self._confidences, slots, verified, accepted)
+            self._lengths.timed(choice, seconds)
 
     def _commit_rows(self, request: Request, rows: range, new: "_NewTokens", now: float) -> Delta:
         """Append the tokens of a request's rows, up to the one that ends it."""
@@ -378,9 +438,19 @@ class LLMEngine:
 
     def _reset_stats(self) -> None:
         self.prefill_stats, self.decode_stats = PhaseStats(), PhaseStats()
-        self.request_stats = RequestStats()
+        self.request_stats, self.draft_stats = RequestStats(), DraftStats()
         self.wait_seconds = self.host_seconds = self.hidden_seconds = 0.0
         self._preemptions_before = self._scheduler.preemptions
+
+    def _measure(self) -> StepTimes:
+        """Time the decode programs. Nothing may be under way."""
+
+        def run(form: DecodeForm, running: int) -> None:
+            inputs = self._programs.rehearse(form, running)
+            self._cache, handle = self._programs.decode(self._params, self._cache, form, inputs)
+            handle.read()
+
+        return StepTimes(measure(self.sizes.decode_forms, self.sizes.slots, run, self._clock))
 
     def _count(self, step: PrefillStep | DecodeStep, seconds: float) -> None:
         if isinstance(step, PrefillStep):

@@ -1,4 +1,4 @@
-"""The compiled programs of an engine: one prefill for each row bucket, and one decode.
+"""The compiled programs of an engine: one prefill for each row bucket, one decode for each form.
 
 All are compiled ahead of time from abstract arguments. A compiled program refuses other shapes, so
 nothing can compile between steps. What the steps keep for each slot on the device lives here;
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.drafter import Drafter
 from dsinfer_jax.engine.drafters import make_drafter
 from dsinfer_jax.engine.draws import Draws, idle_draws
-from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
 from dsinfer_jax.engine.packing import Packing
 from dsinfer_jax.engine.request import Request, TopLogprobs
 from dsinfer_jax.engine.sampler import Sample
@@ -89,6 +90,7 @@ class _Shape:
     bucket: Bucket
     function: Callable[..., Step]  # of steps.py
     example: Any  # its inputs, for structure and shapes
+    masks: int  # how many it takes
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,7 @@ class Programs:
             inputs = Packing(shape.example)
             outcome = outcome_packing(shape.bucket.outputs, sizes.slots, self._drafter.places)
             step = shape.function(inputs, self._drafter, config, numerics)
-            open_masks = np.full(
-                (shape.bucket.outputs, mask_words(config.vocab_size)), -1, np.int32
-            )
+            open_masks = np.full((shape.masks, mask_words(config.vocab_size)), -1, np.int32)
             compiled, report = _compile(
                 shape, step, abstract_params, abstract_cache, abstract_state,
                 jax.ShapeDtypeStruct((inputs.size,), jnp.int32), _abstract(open_masks),
@@ -164,15 +164,16 @@ class Programs:
             return _Program(compiled, inputs, outcome, shape.bucket, report, open_masks)
 
         start = time.perf_counter()
-        shapes = [*_prefill_shapes(config, sizes), _decode_shape(sizes)]
+        shapes = [*_prefill_shapes(config, sizes), *_decode_shapes(sizes)]
         with _compile_threads() as threads:
-            *prefill, self._decode = threads.map(build, shapes)
-        self._prefill = dict(zip(sizes.prefill_rows, prefill))
+            programs = list(threads.map(build, shapes))
+        self._prefill = dict(zip(sizes.prefill_rows, programs))
+        self._decode = dict(zip(sizes.decode_forms, programs[len(self._prefill) :]))
         self._set_sampling = _compile_set_slot(abstract_state.sampling)
         if abstract_state.drafter is not None:
             self._set_drafter = _compile_set_slot(abstract_state.drafter)
         self._state: EngineState = jax.device_put(empty)
-        self.report = [program.report for program in (*prefill, self._decode)]
+        self.report = [program.report for program in programs]
         self.seconds = time.perf_counter() - start
 
     def begin(self, request: Request) -> None:
@@ -220,15 +221,40 @@ class Programs:
         self,
         params: Params,
         cache: Cache,
+        form: DecodeForm,
         inputs: DecodeInputs,
         masks: np.ndarray | None = None,
     ) -> tuple[Cache, Handle]:
         """Dispatch a decode step. The cache is given away.
 
         Args:
-            masks: allowed tokens of each row; a slot's rows follow each other.
+            form: one of the engine's.
+            masks: allowed tokens of each slot's newest token and drafts; None: all.
         """
-        return self._run(self._decode, params, cache, inputs, masks)
+        return self._run(self._decode[form], params, cache, inputs, masks)
+
+    def rehearse(self, form: DecodeForm, running: int) -> DecodeInputs:
+        """Inputs of a decode step of invented tokens in the first slots, all rows in use.
+
+        What the steps keep for the slots is lost; no request may be running.
+        """
+        sizes, dice = self._sizes, np.random.default_rng(0)
+        shape, places = (sizes.slots,), self._drafter.places
+        invented = dice.integers(0, self._config.vocab_size, (sizes.slots, places + 1), np.int32)
+        self._state = replace(self._state, **jax.device_put({
+            "newest": invented[:, 0],
+            "start": np.zeros(shape, np.int32),
+            "drafts": invented[:, 1:],
+            "draft_counts": np.full(shape, places, np.int32),
+            "confidences": np.ones((sizes.slots, places), np.float32),
+        }))  # fmt: skip
+        inputs = idle_inputs(sizes.slots, sizes.table_width)
+        active = np.arange(sizes.slots) < running
+        return replace(
+            inputs, active=active, last=np.full(shape, sizes.max_model_len - 1, np.int32),
+            draft_limits=np.full(shape, places, np.int32),
+            budget=np.array(max(form.rows - running, 0), np.int32),
+        )  # fmt: skip
 
     def prefill_bucket(self, rows: int) -> Bucket:
         return self._prefill[rows].bucket
@@ -261,13 +287,18 @@ def _prefill_shapes(config: ModelConfig, sizes: EngineConfig) -> Iterator[_Shape
         example = PrefillInputs(
             plan, idle_draws(bucket.outputs), np.zeros(bucket.outputs, np.int32)
         )
-        yield _Shape(f"prefill {rows}", bucket, prefill_step, example)
+        yield _Shape(f"prefill {rows}", bucket, prefill_step, example, bucket.outputs)
 
 
-def _decode_shape(sizes: EngineConfig) -> _Shape:
-    name = f"decode {sizes.slots} x {sizes.query_rows}"
+def _decode_shapes(sizes: EngineConfig) -> Iterator[_Shape]:
     example = idle_inputs(sizes.slots, sizes.table_width)
-    return _Shape(name, sizes.decode_bucket, decode_step, example)
+    for form in sizes.decode_forms:
+        name = f"decode {sizes.slots} x {form.rows // sizes.slots}"
+        if form.ragged:
+            name = f"decode ragged {form.rows}"
+        function = partial(decode_step, form)
+        masks = sizes.slots * sizes.query_rows
+        yield _Shape(name, sizes.decode_bucket(form), function, example, masks)
 
 
 @contextmanager

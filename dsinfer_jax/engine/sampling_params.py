@@ -48,6 +48,8 @@ class SamplingParams:
         ignore_eos: go on after the end-of-sequence token.
         stop: texts that end the output; what is generated from there on is cut off.
         stop_token_ids: tokens that end the output as the end-of-sequence token does.
+        draft_tokens: most proposed tokens that a step verifies for this request; 0 does without.
+            None: as many as the engine has, which is also the most.
         structured_output: what the output must look like; not together with min_tokens or
             ignore_eos, because the grammar decides where an output ends.
         logprobs: return the logarithm of each chosen token's probability.
@@ -74,6 +76,7 @@ class SamplingParams:
     ignore_eos: bool = False
     stop: str | tuple[str, ...] | list[str] = ()
     stop_token_ids: tuple[int, ...] | list[int] = ()
+    draft_tokens: int | None = None
     structured_output: StructuredOutput | None = None
     logprobs: bool = True
     top_logprobs: int = 0
@@ -86,6 +89,8 @@ class SamplingParams:
         self._check_law()
         if self.seed is not None:
             _whole("seed", self.seed, 0, 2**64 - 1)
+        if self.draft_tokens is not None:
+            _whole("draft_tokens", self.draft_tokens, 0, _LARGEST_COUNT)
         self._check_endings()
         _whole("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
         for name in ("ignore_eos", "logprobs", "filtered_logprobs"):

@@ -23,6 +23,7 @@ class SlotTable:
             under way are done; -1: the slot does not decode, or its request is known to end with
             the step under way.
         last: [slots] int32, highest position that may be computed.
+        draft_limits: [slots] int32, most drafts that a step verifies.
         block_tables: [slots, table width] int32.
         draws: of each slot's next token.
         requests: the request that holds each slot and has its known tokens computed.
@@ -36,6 +37,7 @@ class SlotTable:
         self.earliest = np.full(slots, -1, np.int32)
         self.latest = np.full(slots, -1, np.int32)
         self.last = np.zeros(slots, np.int32)
+        self.draft_limits = np.zeros(slots, np.int32)
         self.block_tables = np.zeros((slots, table_width), np.int32)
         self.draws = idle_draws(slots)
         self.requests: list[Request | None] = [None] * slots
@@ -95,6 +97,8 @@ class SlotTable:
         set_draw(self.draws, slot, request, length + 1)
         self.earliest[slot] = self.latest[slot] = length
         self.last[slot] = length + rest - 1
+        most, wanted = self._query_rows - 1, request.params.draft_tokens
+        self.draft_limits[slot] = most if wanted is None else min(wanted, most)
 
     def extend(self, request: Request) -> None:
         """Note that the request has more blocks."""

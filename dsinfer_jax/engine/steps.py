@@ -14,8 +14,10 @@ import numpy as np
 from jax.tree_util import register_dataclass
 
 from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.decode_rows import DecodeRows, RaggedRows, UniformRows, admitted
 from dsinfer_jax.engine.drafter import Drafter, Model, Written
 from dsinfer_jax.engine.draws import Draws, idle_draws
+from dsinfer_jax.engine.engine_config import DecodeForm
 from dsinfer_jax.engine.packing import Packing, pack_on_device
 from dsinfer_jax.engine.sampler import Proposals, Sample, sample
 from dsinfer_jax.engine.sampling_params import MAX_TOP_LOGPROBS
@@ -45,6 +47,7 @@ class EngineState:
     start: Leaf  # [slots] int32: its position
     drafts: Leaf  # [slots, places] int32: proposed to follow it
     draft_counts: Leaf  # [slots] int32: how many of them
+    confidences: Leaf  # [slots, places] float32: estimates that they stay; 0 where there is none
     draft_laws: Leaf | None  # [slots, places, vocab] bf16 logits; None: drafts are certain
     sampling: SlotState
     drafter: Any
@@ -67,6 +70,8 @@ class DecodeInputs:
 
     active: Leaf  # [slots] bool: the slot decodes, unless it has ended on the device
     last: Leaf  # [slots] int32: highest position that may be computed
+    draft_limits: Leaf  # [slots] int32: most drafts that may be verified
+    budget: Leaf  # [] int32: of all slots together, in a ragged program
     block_tables: Leaf  # [slots, table width] int32
     draws: Draws  # positions are the device's business
 
@@ -74,13 +79,15 @@ class DecodeInputs:
 @register_dataclass
 @dataclass(frozen=True)
 class Outcome:
-    """What the host reads of a step. A decode step samples `places + 1` rows for each slot."""
+    """What the host reads of a step. A decode step samples `emitted` rows of a slot and more."""
 
     sample: Sample
+    first_rows: Leaf  # [slots] int32: of the sample, in a decode step
     emitted: Leaf  # [slots] int32: tokens that count, of the slot's rows; 0 in a prefill step
     verified: Leaf  # [slots] int32: drafts that were tried
     drafts: Leaf  # [slots, places] int32: proposed for the next step
     draft_counts: Leaf  # [slots] int32
+    confidences: Leaf  # [slots, places] float32: of these drafts
 
 
 Step = Callable[[Params, Cache, EngineState, Array, Array], tuple[Cache, EngineState, Array]]
@@ -96,6 +103,7 @@ def empty_engine_state(slots: int, vocab_size: int, drafter: Drafter) -> EngineS
         start=np.zeros(slots, np.int32),
         drafts=np.zeros((slots, drafter.places), np.int32),
         draft_counts=np.zeros(slots, np.int32),
+        confidences=np.zeros((slots, drafter.places), np.float32),
         draft_laws=laws,
         sampling=empty_state(slots, vocab_size),
         drafter=drafter.empty(slots),
@@ -107,6 +115,8 @@ def idle_inputs(slots: int, table_width: int) -> DecodeInputs:
     return DecodeInputs(
         active=np.zeros(slots, bool),
         last=np.zeros(slots, np.int32),
+        draft_limits=np.zeros(slots, np.int32),
+        budget=np.zeros((), np.int32),
         block_tables=np.zeros((slots, table_width), np.int32),
         draws=idle_draws(slots),
     )
@@ -133,65 +143,92 @@ def prefill_step(
             start=jnp.asarray(state.start).at[slots].set(draws.positions, mode="drop"),
             sampling=count_tokens(state.sampling, draws, token_ids, jnp.asarray(draws.adjusted)),
         )
-        places = jnp.where(begun, state.start, -1)[:, None]
+        slot_draws = _by_slot(draws, slots, len(state.newest))
+        newest = jnp.asarray(state.newest)
         written = Written(
-            jnp.asarray(state.newest)[:, None], places, jnp.asarray(state.start),
-            jnp.asarray(state.newest), begun, _by_slot(draws, slots, len(state.newest)),
+            newest[:, None], jnp.where(begun, state.start, -1)[:, None], jnp.asarray(state.start),
+            newest, begun, slot_draws,
         )  # fmt: skip
-        state = _propose(state, written, drafter, Model(params, cache))
-        nothing = jnp.zeros(len(state.newest), jnp.int32)
-        return cache, state, _outcome(chosen, state, nothing, nothing)
+        ended = (newest == config.eos_token_id) & slot_draws.ends
+        state = _propose(state, written, ended, drafter, Model(params, cache))
+        nothing = jnp.zeros(len(newest), jnp.int32)
+        return cache, state, _outcome(chosen, state, nothing, nothing, nothing)
 
     return step
 
 
 def decode_step(
-    packing: Packing, drafter: Drafter, config: ModelConfig, numerics: Numerics
+    form: DecodeForm, packing: Packing, drafter: Drafter, config: ModelConfig, numerics: Numerics
 ) -> Step:
     """The function of a decode program, like `prefill_step`."""
-    rows_each = drafter.places + 1
 
     def step(
         params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array
     ) -> tuple[Cache, EngineState, Array]:
         inputs: DecodeInputs = packing.unpack(packed)
-        start, newest, drafts = (jnp.asarray(x) for x in (state.start, state.newest, state.drafts))
+        start, newest = jnp.asarray(state.start), jnp.asarray(state.newest)
+        slots = len(newest)
+        width = drafter.places + 1 if form.ragged else form.rows // slots
+        drafts = jnp.asarray(state.drafts)[:, : width - 1]
         running = jnp.asarray(inputs.active) & (start <= inputs.last)
-        verified = jnp.where(running, jnp.minimum(state.draft_counts, inputs.last - start), 0)
-        token_ids = jnp.concatenate([newest[:, None], drafts], axis=1)
+        verified = _verified(form, state, inputs, running, width)
+        rows: DecodeRows = UniformRows(slots, width)
+        if form.ragged:
+            rows = RaggedRows.of(jnp.where(running, verified + 1, 0), form.rows, width)
         plan = decode_plan(
-            token_ids, jnp.where(running, start, -1), inputs.block_tables, config, verified + 1
-        )
+            jnp.concatenate([newest[:, None], drafts], axis=1),
+            jnp.where(running, start, -1), inputs.block_tables, config, verified + 1,
+            (rows.slot, rows.place) if form.ragged else None,
+        )  # fmt: skip
         cache, result = forward(params, cache, plan, config, numerics)
 
-        drawn_at = start[:, None] + 1 + jnp.arange(rows_each, dtype=jnp.int32)
-        draws = jax.tree.map(lambda leaf: jnp.repeat(leaf, rows_each, axis=0), inputs.draws)
-        draws = replace(draws, positions=drawn_at.reshape(-1))
-        earlier = earlier_drafts(drafts, config.vocab_size).reshape(len(masks), drafter.places)
-        proposals = _proposals(state, verified, config.vocab_size)
-        chosen = sample(result.logits, draws, state.sampling, masks, earlier, proposals)
-        drawn = jnp.asarray(chosen.token_ids).reshape(-1, rows_each)
+        row_slot, place = rows.slot, rows.place
+        draws = jax.tree.map(lambda leaf: leaf[row_slot], inputs.draws)
+        draws = replace(draws, positions=start[row_slot] + 1 + place)
+        chosen = sample(
+            result.logits, draws, state.sampling,
+            rows.spread(masks.reshape(slots, drafter.places + 1, -1)),
+            rows.spread(earlier_drafts(drafts, config.vocab_size)),
+            _proposals(state, drafts, verified, rows),
+        )  # fmt: skip
+        drawn = rows.collect(jnp.asarray(chosen.token_ids), width)
 
         accepted = accepted_drafts(drawn, drafts, verified)
         emitted = jnp.where(running, accepted + 1, 0)
-        counts = jnp.arange(rows_each, dtype=jnp.int32) < emitted[:, None]
+        counts = jnp.arange(width, dtype=jnp.int32) < emitted[:, None]
         last_drawn = jnp.take_along_axis(drawn, accepted[:, None], axis=1)[:, 0]
+        counted = (place < emitted[row_slot]) & draws.adjusted
         state = replace(
             state,
             newest=jnp.where(running, last_drawn, newest),
             start=start + emitted,
-            sampling=count_tokens(
-                state.sampling, draws, chosen.token_ids, counts.reshape(-1) & draws.adjusted
-            ),
+            sampling=count_tokens(state.sampling, draws, chosen.token_ids, counted),
         )
+        drawn_at = start[:, None] + 1 + jnp.arange(width, dtype=jnp.int32)
         written = Written(
             drawn, jnp.where(counts, drawn_at, -1), jnp.asarray(state.start),
             jnp.asarray(state.newest), running, inputs.draws,
         )  # fmt: skip
-        state = _propose(state, written, drafter, Model(params, cache))
-        return cache, state, _outcome(chosen, state, emitted, verified)
+        if form.drafts:
+            ended = jnp.any(counts & (drawn == config.eos_token_id), axis=1) & inputs.draws.ends
+            state = _propose(state, written, ended, drafter, Model(params, cache))
+        else:
+            state = _without_drafts(state, written, drafter)
+        return cache, state, _outcome(chosen, state, rows.first, emitted, verified)
 
     return step
+
+
+def _verified(
+    form: DecodeForm, state: EngineState, inputs: DecodeInputs, running: Array, width: int
+) -> Array:
+    """Drafts of each slot that the step verifies: [slots] int32."""
+    available = jnp.minimum(state.draft_counts, inputs.last - state.start)
+    available = jnp.minimum(available, jnp.minimum(inputs.draft_limits, width - 1))
+    available = jnp.where(running, available, 0)
+    if not form.ragged:
+        return available
+    return admitted(jnp.asarray(state.confidences), available, jnp.asarray(inputs.budget))
 
 
 def outcome_packing(rows: int, slots: int, places: int) -> Packing:
@@ -204,20 +241,25 @@ def outcome_packing(rows: int, slots: int, places: int) -> Packing:
         top_ids=np.zeros((rows, MAX_TOP_LOGPROBS), ints),
         top_logprobs=np.zeros((rows, MAX_TOP_LOGPROBS), floats),
     )
-    counts = np.zeros(slots, ints)
-    return Packing(Outcome(chosen, counts, counts, np.zeros((slots, places), ints), counts))
+    by_slot = np.zeros(slots, ints)
+    drafts, confidences = np.zeros((slots, places), ints), np.zeros((slots, places), floats)
+    return Packing(Outcome(chosen, by_slot, by_slot, by_slot, drafts, by_slot, confidences))
 
 
-def _proposals(state: EngineState, verified: Array, vocab_size: int) -> Proposals | None:
+def _proposals(
+    state: EngineState, drafts: Array, verified: Array, rows: DecodeRows
+) -> Proposals | None:
     """Drafts with their laws, in the rows that verify them; a slot's last row has none."""
-    if state.draft_laws is None:
+    places = drafts.shape[1]
+    if state.draft_laws is None or places == 0:
         return None
-    place = jnp.arange(state.drafts.shape[1] + 1, dtype=jnp.int32)
-    tokens = jnp.pad(jnp.asarray(state.drafts), ((0, 0), (0, 1)))
-    tokens = jnp.where(place < verified[:, None], tokens, -1)
-    laws = jnp.pad(jnp.asarray(state.draft_laws), ((0, 0), (0, 1), (0, 0)))
-    counters = proposal_counters(jnp.asarray(state.start)[:, None], place)
-    return Proposals(tokens.reshape(-1), laws.reshape(-1, vocab_size), counters.reshape(-1))
+    tokens = jnp.where(jnp.arange(places) < verified[:, None], drafts, -1)
+    tokens = jnp.pad(tokens, ((0, 0), (0, 1)), constant_values=-1)
+    return Proposals(
+        rows.spread(tokens),
+        rows.spread(jnp.asarray(state.draft_laws)),
+        proposal_counters(jnp.asarray(state.start)[rows.slot], rows.place),
+    )
 
 
 def _by_slot(draws: Draws, slots: Array, count: int) -> Draws:
@@ -230,22 +272,49 @@ def _by_slot(draws: Draws, slots: Array, count: int) -> Draws:
     )
 
 
-def _propose(state: EngineState, written: Written, drafter: Drafter, model: Model) -> EngineState:
-    """The state with drafts that follow the tokens that were just drawn."""
+def _propose(
+    state: EngineState, written: Written, ended: Array, drafter: Drafter, model: Model
+) -> EngineState:
+    """The state with drafts that follow the tokens that were just drawn.
+
+    A slot that has `ended` gets none: nothing is verified for it (speculative.md 6.6).
+    """
     with jax.named_scope("draft"):
         kept, drafts = drafter.propose(state.drafter, written, model)
     running, laws = written.running, state.draft_laws
     if drafts.laws is not None:
         assert laws is not None
         laws = jnp.where(running[:, None, None], drafts.laws, laws)
+    counts = jnp.where(ended, 0, drafts.counts)
+    exists = jnp.arange(drafter.places) < counts[:, None]
+    confidences = jnp.where(exists, 1.0 if drafts.confidences is None else drafts.confidences, 0.0)
     return replace(
         state,
         draft_laws=laws,
         drafts=jnp.where(running[:, None], drafts.token_ids, state.drafts),
-        draft_counts=jnp.where(running, drafts.counts, state.draft_counts),
+        draft_counts=jnp.where(running, counts, state.draft_counts),
+        confidences=jnp.where(running[:, None], confidences, state.confidences),
         drafter=kept,
     )
 
 
-def _outcome(chosen: Sample, state: EngineState, emitted: Array, verified: Array) -> Array:
-    return pack_on_device(Outcome(chosen, emitted, verified, state.drafts, state.draft_counts))
+def _without_drafts(state: EngineState, written: Written, drafter: Drafter) -> EngineState:
+    """The state after tokens that nothing is proposed to follow."""
+    running = written.running
+    return replace(
+        state,
+        draft_counts=jnp.where(running, 0, state.draft_counts),
+        confidences=jnp.where(running[:, None], 0.0, state.confidences),
+        drafter=drafter.note(state.drafter, written),
+    )
+
+
+def _outcome(
+    chosen: Sample, state: EngineState, first_rows: Array, emitted: Array, verified: Array
+) -> Array:
+    return pack_on_device(
+        Outcome(
+            chosen, first_rows, emitted, verified, state.drafts, state.draft_counts,
+            state.confidences,
+        )
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 A step's rows are flattened over sequences. Each sequence brings one *slice* of consecutive
 positions; slices are padded to whole tiles, so that every tile of rows belongs to one sequence.
 Prefill and decode differ only in shape: prefill has few sequences with many rows, decode has one
-tile of q rows per slot.
+tile of q rows per slot, or tiles of one row where slots have different numbers of rows.
 
 The producer half (layers before the first consumer layer) and the consumer half may run different
 rows of the same slices (truncation, model.md 7). `Plan` therefore holds two row sets.
@@ -355,8 +355,9 @@ def decode_plan(
     block_tables: PlanArray,
     config: ModelConfig,
     counts: PlanArray | None = None,
+    ragged: tuple[PlanArray, PlanArray] | None = None,
 ) -> Plan:
-    """Plan a decode step: q rows for each of the slots, every row wanted.
+    """Plan a decode step over the slots, every row wanted.
 
     Takes numpy arrays or arrays of a program; the plan is of the same kind.
 
@@ -365,29 +366,38 @@ def decode_plan(
         start: [slots] int32, position of a slot's first row; -1: the slot idles.
         block_tables: [slots, table width] int32.
         counts: [slots] int32, rows in use of each slot (the rest is padding); None: all q.
+        ragged: (slot, offset) [rows] int32 of each row, where rows of a slot follow each other from
+            offset 0 on; offset q is padding. None: q rows for each slot.
     """
     xp: Any = np if isinstance(start, np.ndarray) else jnp
     slots, q = token_ids.shape
-    offset = xp.arange(q, dtype=np.int32)
+    every_slot = xp.arange(slots, dtype=np.int32)
+    if ragged is None:
+        tile_sequence, token_of_row = every_slot, token_ids.reshape(-1)
+        sequence = xp.repeat(every_slot, q)
+        offset = xp.tile(xp.arange(q, dtype=np.int32), slots)
+    else:
+        sequence, offset = ragged
+        tile_sequence, token_of_row = sequence, token_ids[sequence, xp.minimum(offset, q - 1)]
     used = xp.full(slots, q, np.int32) if counts is None else counts
-    active = (start >= 0)[:, None] & (offset < used[:, None])
-    positions = xp.where(active, start[:, None] + offset, -1).astype(np.int32).reshape(-1)
+    active = (start[sequence] >= 0) & (offset < used[sequence])
+    positions = xp.where(active, start[sequence] + offset, -1).astype(np.int32)
     rows = Rows(
         positions=positions,
         window_start=xp.maximum(positions - config.sliding_window + 1, 0).astype(np.int32),
-        preceding=xp.tile(offset, slots),
-        following=(used[:, None] - 1 - offset).astype(np.int32).reshape(-1),
-        keeps_state=active.reshape(-1),
-        tile_sequence=xp.arange(slots, dtype=np.int32),
+        preceding=offset,
+        following=(used[sequence] - 1 - offset).astype(np.int32),
+        keeps_state=active,
+        tile_sequence=tile_sequence,
     )
     return Plan(
-        token_ids=token_ids.reshape(-1).astype(np.int32),
+        token_ids=token_of_row.astype(np.int32),
         producer=rows,
         consumer=rows,
         kept=None,
-        writes_blocks=active.reshape(-1),
-        slots=xp.arange(slots, dtype=np.int32),
+        writes_blocks=active,
+        slots=every_slot,
         block_tables=block_tables.astype(np.int32),
         previous_tokens=None,
-        output_rows=xp.arange(slots * q, dtype=np.int32),
+        output_rows=xp.arange(positions.shape[0], dtype=np.int32),
     )

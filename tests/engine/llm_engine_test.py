@@ -16,7 +16,7 @@ import pytest
 
 from dsinfer_jax.config import tiny
 from dsinfer_jax.engine.draws import Draws
-from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import FinishReason, Request
 from dsinfer_jax.engine.sampling_params import SamplingParams
@@ -60,7 +60,7 @@ class InventedPrograms:
         return cache, self._read(tokens, np.zeros(self._sizes.slots, np.int64))
 
     def decode(
-        self, params: Any, cache: Any, inputs: DecodeInputs, masks: None
+        self, params: Any, cache: Any, form: DecodeForm, inputs: DecodeInputs, masks: None
     ) -> tuple[Any, "Read"]:
         slots, most = self._sizes.slots, self._sizes.query_rows
         running = np.asarray(inputs.active) & (self._start <= inputs.last)
@@ -85,7 +85,8 @@ class InventedPrograms:
         packing = outcome_packing(len(tokens), self._sizes.slots, self._sizes.draft_tokens)
         outcome: Outcome = packing.unpack_host(np.zeros(packing.size, np.int32))
         sample = replace(outcome.sample, token_ids=tokens)
-        return Read(replace(outcome, sample=sample, emitted=emitted.copy()))
+        first_rows = np.arange(self._sizes.slots) * self._sizes.query_rows
+        return Read(replace(outcome, sample=sample, first_rows=first_rows, emitted=emitted.copy()))
 
 
 @dataclass

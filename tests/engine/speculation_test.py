@@ -58,6 +58,9 @@ class ScriptDrafter:
                 tokens[position] = (tokens[position] + 1) % 512
         return History(tokens)
 
+    def note(self, state: History, written: Written) -> History:
+        return state
+
     def propose(self, state: History, written: Written, model: Model) -> tuple[History, Drafts]:
         tokens = jnp.asarray(state.token_ids)
         places = written.newest[:, None] + 1 + jnp.arange(PLACES)
