@@ -81,9 +81,9 @@ def simulate(
 
     for counts in trace:
         waiting.append(counts)
-        start = time.perf_counter()
+        start = time.process_time()
         change = balancer.record(counts)
-        score.seconds += time.perf_counter() - start
+        score.seconds += time.process_time() - start
         if change is not None:
             settle()
             placement = change.placement

@@ -9,11 +9,14 @@ Every process records the same counts and so decides the same. Nothing here touc
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from dsinfer_jax.mesh.expert_loads import Counts, LoadStatistics
 from dsinfer_jax.mesh.expert_moves import Moves, aligned, moves_between
 from dsinfer_jax.mesh.expert_placement import Placement, PlaceSizes, first_placement
 from dsinfer_jax.mesh.expert_policy import balanced_placement, tuned
+
+LINK_SLACK = 0.002  # of moe_lb: what a placement whose shares can follow drift may cost at first
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,14 @@ class ExpertBalancer:
         experts: int,
         ranks: int,
         settings: BalanceSettings,
-        policy: Callable[[Counts, PlaceSizes], Placement] = balanced_placement,
+        policy: Callable[[Counts, PlaceSizes], Placement] | None = None,
     ) -> None:
+        """`policy` places experts; None: `balanced_placement`, linked where shares are tuned."""
         sizes = PlaceSizes.of(experts, settings.redundant_per_rank * ranks, ranks)
         self.settings = settings
         self.placement = first_placement(sizes, layers)
-        self._policy = policy
+        slack = LINK_SLACK if settings.tune else 0.0
+        self._policy = policy or partial(balanced_placement, slack=slack)
         self._statistics = LoadStatistics(layers, experts, settings.window)
         self._steps = 0
         self._first = max(1, settings.interval // 4)

@@ -10,6 +10,7 @@ is never worse. All are deterministic: every process computes the same from the 
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsinfer_jax.mesh.expert_loads import Counts, moe_lb, rank_loads
 from dsinfer_jax.mesh.expert_placement import (
@@ -68,31 +69,96 @@ def _reference_places(
     """[places] experts: copies by falling load, each to the rank that raises the peak least."""
     if sizes.per_rank == 1:
         return slots
-    per_copy = (tokens / copies).T.copy()  # [experts, steps]
-    order = np.argsort(-per_copy[slots].sum(axis=1), kind="stable")
-    loads = np.zeros((sizes.ranks, tokens.shape[0]))
-    peak = np.zeros(tokens.shape[0])
+    return _greedy_places(tokens / copies, slots[_falling(tokens, copies, slots)], sizes, None)
+
+
+def _linked_places(
+    tokens: Floats, copies: Integers, slots: Integers, sizes: PlaceSizes
+) -> Integers:
+    """As `_reference_places`, but so that shares can pass load from any rank to any other: experts
+    with copies come first, and each copy goes to a rank that its expert does not reach yet."""
+    experts = slots[_falling(tokens, copies, slots)]
+    shared = copies[experts] > 1
+    experts = np.concatenate([experts[shared], experts[~shared]])
+    return _greedy_places(tokens / copies, experts, sizes, _Links(sizes, copies))
+
+
+def _falling(tokens: Floats, copies: Integers, slots: Integers) -> NDArray[np.intp]:
+    """Order of slots by falling load."""
+    return np.argsort(-(tokens / copies)[:, slots].sum(axis=0), kind="stable")
+
+
+class _Links:
+    """Which ranks can pass load to each other, through copies of the same experts."""
+
+    def __init__(self, sizes: PlaceSizes, copies: Integers) -> None:
+        self._copies = copies
+        self._part = np.arange(sizes.ranks)  # ranks with one number can pass load to each other
+        self._holder: dict[int, int] = {}  # a rank of each expert that has one
+        self._shared_on = np.zeros(sizes.ranks, np.int32)
+
+    def wanted(self, expert: int, ranks: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of `ranks` where a copy links most: out of the expert's reach, fewest copies."""
+        if self._copies[expert] == 1:
+            return ranks
+        if expert in self._holder:
+            apart = ranks[self._part[ranks] != self._part[self._holder[expert]]]
+            ranks = apart if apart.size else ranks
+        shared_on = self._shared_on[ranks]
+        return ranks[shared_on == shared_on.min()]
+
+    def add(self, expert: int, rank: int) -> None:
+        """Note that a copy of an expert lies on a rank."""
+        if self._copies[expert] > 1:
+            self._shared_on[rank] += 1
+            joined = self._part[self._holder.setdefault(expert, rank)]
+            self._part[self._part == self._part[rank]] = joined
+
+
+def _greedy_places(
+    per_copy: Floats, experts: Integers, sizes: PlaceSizes, links: _Links | None
+) -> Integers:
+    """[places]: each of `experts` in turn to the rank that raises the peak of all steps least.
+
+    Args:
+        per_copy: [steps, experts] load of one copy.
+        links: restrict ranks to those that it wants.
+    """
+    steps = per_copy.shape[0]
+    load_of = per_copy.T.copy()
+    loads, peak = np.zeros((sizes.ranks, steps)), np.zeros(steps)
     occupied = np.zeros(sizes.ranks, np.int32)
     expert_at = np.empty(sizes.places, np.int32)
-    for expert in slots[order]:
-        open_ranks = np.flatnonzero(occupied < sizes.per_rank)
-        raised = np.maximum(peak, loads[open_ranks] + per_copy[expert])
-        rank = int(open_ranks[raised.sum(axis=1).argmin()])
+    for expert in experts.tolist():
+        ranks = np.flatnonzero(occupied < sizes.per_rank)
+        if links is not None:
+            ranks = links.wanted(expert, ranks)
+        raised = np.maximum(peak, loads[ranks] + load_of[expert])
+        rank = int(ranks[raised.sum(axis=1).argmin()])
         expert_at[rank * sizes.per_rank + occupied[rank]] = expert
         occupied[rank] += 1
-        loads[rank] += per_copy[expert]
+        loads[rank] += load_of[expert]
         peak = np.maximum(peak, loads[rank])
+        if links is not None:
+            links.add(expert, rank)
     return expert_at
 
 
-def balanced_placement(loads: Counts, sizes: PlaceSizes) -> Placement:
-    """The best placement found for the window [steps, layers, experts]; never worse there than
-    `reference_placement`."""
+def balanced_placement(loads: Counts, sizes: PlaceSizes, slack: float = 0.0) -> Placement:
+    """The best placement found for the window [steps, layers, experts].
+
+    Args:
+        slack: by how much the metric of a linked placement, whose shares can follow drift later,
+            may exceed that of the best; 0: never worse than `reference_placement` on the window.
+    """
     layers = []
     for layer in range(loads.shape[1]):
         window = loads[:, layer : layer + 1]
-        candidates = _candidates(window, sizes)
-        layers.append(min(candidates, key=lambda placement: _metric(window, placement)))
+        candidates = list(_candidates(window, sizes))
+        metrics = [_metric(window, candidate) for candidate in candidates]
+        best = int(np.argmin(metrics))
+        linked = len(candidates) - 1
+        layers.append(candidates[linked if metrics[linked] <= metrics[best] + slack else best])
     return _stacked(layers)
 
 
@@ -113,11 +179,17 @@ def tuned(placement: Placement, loads: Counts) -> Placement:
 
 
 def _candidates(window: Counts, sizes: PlaceSizes) -> Iterator[Placement]:
-    """Placements of one layer: the reference first, so that it wins ties."""
+    """Placements of one layer: the reference first, so that it wins ties, the linked one last."""
     tokens = window[:, 0].astype(np.float64)
-    for copies, slots in (_reference_copies(tokens, sizes), _mean_copies(tokens, sizes)):
-        places = _reference_places(tokens, copies, slots, sizes)[None]
-        yield even_placement(sizes, places)
+    by_peak, by_mean = _reference_copies(tokens, sizes), _mean_copies(tokens, sizes)
+    for (copies, slots), place in (
+        (by_peak, _reference_places),
+        (by_mean, _reference_places),
+        (by_peak, _linked_places),
+    ):
+        places = place(tokens, copies, slots, sizes)[None]
+        if place is _reference_places:
+            yield even_placement(sizes, places)
         yield _with_tuned_shares(window, places, sizes)
 
 

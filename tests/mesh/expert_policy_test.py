@@ -130,6 +130,40 @@ def test_unequal_shares_balance_what_whole_copies_cannot() -> None:
     assert moe_lb(rank_loads(loads, ours)) < 1.01
 
 
+def linked_ranks(expert_at: np.ndarray, sizes: PlaceSizes) -> set[int]:
+    """Ranks that rank 0 can pass load to, through experts with copies."""
+    held = expert_at.reshape(sizes.ranks, -1)
+    reached, waiting = {0}, [0]
+    while waiting:
+        experts = held[waiting.pop()]
+        for rank in range(sizes.ranks):
+            if rank not in reached and np.isin(held[rank], experts).any():
+                reached.add(rank)
+                waiting.append(rank)
+    return reached
+
+
+def test_linked_placements_follow_drift_without_moves() -> None:
+    """Shares alone repair a drift that leaves whole copies uneven."""
+    sizes = PlaceSizes.of(48, 16, 16)
+    random = np.random.default_rng(3)
+    popularity = np.exp(random.normal(0, 0.8, 48))
+    before = random.poisson(400 * popularity, (40, 1, 48))
+    drifted = popularity * np.exp(random.normal(0, 0.15, 48))
+    after = random.poisson(400 * drifted, (40, 1, 48))
+    reference = reference_placement(before, sizes)
+    linked = balanced_placement(before, sizes, slack=1.0)
+    linked.check()
+    assert linked_ranks(linked.expert_at[0], sizes) == set(range(16))
+    follows = (
+        moe_lb(rank_loads(after, tuned(linked, before))),
+        moe_lb(rank_loads(after, tuned(linked, after))),
+    )
+    assert follows[1] < follows[0] - 0.03
+    assert follows[1] < moe_lb(rank_loads(after, tuned(reference, after)))
+    assert follows[1] < 1.05
+
+
 def test_names_of_experts_do_not_matter() -> None:
     """Permuting experts permutes the placement, up to names of ranks."""
     loads = skewed(20, 1, 16, seed=5)
