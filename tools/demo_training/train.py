@@ -46,8 +46,8 @@ class Stage:
 
 STAGES = (
     Stage("short", 0.45, 0),
-    Stage("long", 0.35, 3),
-    Stage("sparse", 0.20, 3, sparse=True, stored=True),
+    Stage("long", 0.35, 2),
+    Stage("sparse", 0.20, 2, sparse=True, stored=True),
 )
 
 
