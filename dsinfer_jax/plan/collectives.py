@@ -1,19 +1,20 @@
-"""Bytes that cross links in a step, from the shapes alone (engine.md 7.2, 8; design.md 2).
+"""Bytes that cross links in a step, from the shapes alone: `mesh.company` and `mesh.exchange`.
 
 Every collective is counted by its *buffer*: the larger of its operand and its result on one device,
-which is what a compiled program shows. In a group of n devices, (n - 1) / n of it crosses a link;
-the rest stays. Four kinds of step traffic exist:
+which is what a compiled program shows. In a group of n devices, (n - 1) / n of it crosses a link,
+twice that for a sum that everybody gets; the rest stays. Four kinds of step traffic exist:
 
-* rows to their experts and back, in every layer;
+* rows to their experts and outputs back, in every layer;
 * rows of the n-gram table to the tokens that look them up, in every engram layer;
 * keys of the step's rows to all ranks of a context group (prefill with cp > 1);
-* hidden rows whose logits are wanted, to the rank that samples (the same).
+* rows that go on at the step into the consumer half, and those whose logits are wanted (the same).
 
 The head is on every device, so logits stay where they are. An exchange has three forms:
 
-    ragged   every (row, choice) pair travels to its device: `ragged_all_to_all`
+    ragged   every (row, choice) pair travels to its device: `ragged_all_to_all`. Counted are the
+             pairs that there are; a program shows room for the most that there could be
     slots    fixed room for the most pairs a device can send to another: one dense `all_to_all`
-    gather   all rows to all devices, and a `reduce_scatter` of results, zero where there are none
+    gather   all rows to all devices, and a `reduce_scatter` of outputs, zero where there are none
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from dsinfer_jax.plan.load import Load
 
 FORMS = ("ragged", "slots", "gather")
 _PAIR_BYTES = 8  # expert place (int32) and weight (float32) that travel with a row
-_MIX_BYTES = 4  # float32 coefficients of hyper-connections
 _F32, _BF16, _INT32 = 4, 2, 4
 
 
@@ -53,7 +53,8 @@ class Collective:
     @property
     def sent(self) -> int:
         """Bytes that leave a device in a step."""
-        return self.bytes * (self.group - 1) // self.group
+        times = 2 if self.operation == "all-reduce" else 1
+        return times * self.bytes * (self.group - 1) // self.group
 
 
 def exchange(
@@ -97,16 +98,19 @@ def exchange(
     ]
 
 
-def collectives(config: ModelConfig, load: Load, form: str) -> list[Collective]:
+def collectives(
+    config: ModelConfig, load: Load, form: str, sum_bytes: int = _BF16
+) -> list[Collective]:
     """Everything that crosses links in one step.
 
     Args:
         form: one of FORMS.
+        sum_bytes: of a bf16 number in a collective that adds; 4 on CPUs, which widen it.
     """
     return [
-        *_expert_exchanges(config, load, form),
-        *_engram_exchanges(config, load, form),
-        *_key_gathers(config, load),
+        *_expert_exchanges(config, load, form, sum_bytes),
+        *_engram_exchange(config, load),
+        *_context_group(config, load, sum_bytes),
     ]
 
 
@@ -115,7 +119,9 @@ def expert_row_bytes(config: ModelConfig) -> int:
     return config.hidden_size + config.hidden_size // QUANTISATION_BLOCK
 
 
-def _expert_exchanges(config: ModelConfig, load: Load, form: str) -> list[Collective]:
+def _expert_exchanges(
+    config: ModelConfig, load: Load, form: str, sum_bytes: int
+) -> list[Collective]:
     producers = config.first_consumer_layer
     consumers = config.num_hidden_layers - producers
     stages = [
@@ -143,30 +149,26 @@ def _expert_exchanges(config: ModelConfig, load: Load, form: str) -> list[Collec
             most_to_one=load.places(experts).per_rank,
             row_bytes=expert_row_bytes(config),
             choice_bytes=_PAIR_BYTES,
-            back_bytes=config.hidden_size * _BF16,
+            back_bytes=config.hidden_size * (sum_bytes if form == "gather" else _BF16),
         )
     return result
 
 
-def _engram_exchanges(config: ModelConfig, load: Load, form: str) -> list[Collective]:
-    engram = config.engram
-    if engram is None:
+def _engram_exchange(config: ModelConfig, load: Load) -> list[Collective]:
+    """Everybody hears who asks for what, and answers with rows of its part, or with nothing."""
+    engram, group = config.engram, load.layout.devices
+    if engram is None or group == 1:
         return []
-    return exchange(
-        "n-gram rows",
-        form,
-        load.layout.devices,
-        len(engram.layer_ids),
-        rows=load.rows,
-        choices=engram.columns,
-        most_to_one=engram.columns,
-        row_bytes=0,
-        choice_bytes=_INT32,
-        back_bytes=engram.head_dim + engram.head_dim // QUANTISATION_BLOCK,
-    )
+    asked = group * load.rows * engram.columns
+    row = engram.head_dim + engram.head_dim // QUANTISATION_BLOCK  # e4m3 codes and scales
+    layers = len(engram.layer_ids)
+    return [
+        Collective("n-gram rows: asked", "all-gather", group, asked * _INT32, layers),
+        Collective("n-gram rows: answers", "all-to-all", group, asked * row, layers),
+    ]
 
 
-def _key_gathers(config: ModelConfig, load: Load) -> list[Collective]:
+def _context_group(config: ModelConfig, load: Load, sum_bytes: int) -> list[Collective]:
     """What the ranks of a context group tell each other (engine.md 8)."""
     group = load.layout.context_parallel
     if group == 1:
@@ -174,25 +176,22 @@ def _key_gathers(config: ModelConfig, load: Load) -> list[Collective]:
     rank_rows, rank_kept = load.rows * group, load.consumer_rows * group
     producers = config.first_consumer_layer
     consumers = config.num_hidden_layers - producers
-    window = config.head_dim + config.head_dim // QUANTISATION_BLOCK  # e4m3 codes and scales
+    key = config.head_dim + config.head_dim // QUANTISATION_BLOCK  # e4m3 codes and scales
     pairs, singles = len(config.kv_sources(2)), len(config.kv_sources(1))
     stages = config.draft.layers if config.draft else 0
-    hidden = config.hidden_size
+    trunk = config.hc_mult * (config.hidden_size * sum_bytes + _F32)  # streams, pending pre mix
     gathers = [
-        ("window keys, producers", rank_rows * window, producers),
-        ("window keys, consumers", rank_kept * window, consumers),
-        ("draft keys", rank_kept * window, stages),
-        ("gates and values of pairs", rank_rows * 2 * config.head_dim * _F32, pairs),
-        ("latents of single keys", rank_rows * config.head_dim * _BF16, singles),
-        ("last hidden rows", group * load.outputs * hidden * _BF16, 1),
+        ("window keys, producers", "all-gather", rank_rows * key, producers),
+        ("window keys, consumers", "all-gather", rank_kept * key, consumers),
+        ("draft keys", "all-gather", rank_kept * key, stages),
+        ("gates and values of pairs", "all-gather", rank_rows * 2 * config.head_dim * _F32, pairs),
+        ("latents of single keys", "all-gather", rank_rows * config.head_dim * _BF16, singles),
+        ("rows with logits", "all-reduce", load.outputs * trunk, 1),
     ]
-    if load.consumer_rows != load.rows:
-        # kept rows may all come from one rank: each leaves room for all of them
-        streams = (config.hc_mult + 1) * hidden * _BF16
-        mixes = config.mixes * _MIX_BYTES
-        gathers.append(("kept rows", group * rank_kept * (streams + mixes), 1))
+    if load.compacts:  # with token id and image mark
+        gathers.append(("kept rows", "all-reduce", rank_kept * (trunk + 2 * _INT32), 1))
     return [
-        Collective(name, "all-gather", group, buffer, calls)
-        for name, buffer, calls in gathers
+        Collective(name, operation, group, buffer, calls)
+        for name, operation, buffer, calls in gathers
         if calls
     ]

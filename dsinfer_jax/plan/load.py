@@ -50,6 +50,7 @@ class Load:
         rollback: positions that caches can go back, plus one.
         blocks: blocks of 128 tokens that a rank needs for what is asked.
         rows, consumer_rows: rows of the producer and the consumer half.
+        compacts: only kept rows enter the consumer half.
         outputs: rows with logits.
         draft_rows: rows of the draft block.
         redundant: copies of experts.
@@ -65,6 +66,7 @@ class Load:
     blocks: int
     rows: int
     consumer_rows: int
+    compacts: bool
     outputs: int
     draft_rows: int
     redundant: int
@@ -109,15 +111,17 @@ def load_of(config: ModelConfig, layout: MeshLayout, phase: str, wishes: Wishes)
         return Load(
             phase=phase, layout=layout, sequences=slots, table_width=engine.table_width,
             slots=slots, rollback=engine.rollback, blocks=blocks_each * per_rank, rows=rows,
-            consumer_rows=rows, outputs=rows, draft_rows=slots * drafts,
+            consumer_rows=rows, compacts=False, outputs=rows, draft_rows=slots * drafts,
             redundant=wishes.redundant[phase], keys=wishes.context,
         )  # fmt: skip
     bucket = engine.prefill_bucket(wishes.prefill_rows)
     kept_rows = bucket.consumer_rows or bucket.rows
+    kept_tiles = -(-kept_rows // unit)  # of each device
     return Load(
         phase=phase, layout=layout, sequences=bucket.sequences, table_width=engine.table_width,
         slots=slots, rollback=engine.rollback, blocks=blocks_each,
-        rows=bucket.rows // context_ranks, consumer_rows=-(-kept_rows // context_ranks),
+        rows=bucket.rows // context_ranks, consumer_rows=kept_tiles * PREFILL_TILE_ROWS,
+        compacts=bucket.consumer_rows is not None,
         outputs=bucket.outputs, draft_rows=0, redundant=wishes.redundant[phase],
         keys=wishes.context // 2,
     )  # fmt: skip

@@ -131,8 +131,8 @@ def test_decode_traffic_of_the_published_model() -> None:
         "experts, producers: back": 8 * 20 * back,
         "experts, consumers: there": 8 * 20 * there,
         "experts, consumers: back": 8 * 20 * back,
-        "n-gram rows: there": 8 * 2 * 24 * 4,
-        "n-gram rows: back": 8 * 2 * 24 * 264,
+        "n-gram rows: asked": 64 * 8 * 2 * 24 * 4,
+        "n-gram rows: answers": 64 * 8 * 2 * 24 * 264,
     }
 
 
@@ -144,10 +144,11 @@ def test_context_parallel_prefill_gathers_keys() -> None:
     assert found["latents of single keys"].bytes == 1024 * 512 * 2
     assert "kept rows" not in found
     kept = load("prefill", layout, keep=140)
-    assert kept.consumer_rows == 48  # 192 rows of a rank, on 4 devices
+    assert kept.consumer_rows == 64  # 6 tiles of a rank, on 4 devices
     found = {one.name: one for one in collectives(v41_flash(), kept, "slots")}
-    assert found["window keys, consumers"].bytes == 192 * 528 * 20
-    assert found["kept rows"].buffer == 4 * 192 * (5 * 5120 * 2 + 24 * 4)
+    assert found["window keys, consumers"].bytes == 256 * 528 * 20
+    assert found["kept rows"].buffer == 256 * (4 * (5120 * 2 + 4) + 8)
+    assert found["kept rows"].sent == 2 * found["kept rows"].buffer * 3 // 4
 
 
 def test_one_device_sends_nothing() -> None:
