@@ -1,14 +1,14 @@
 """What drafts bring: fixed lengths 0, 1, 3, 5 and variable ones, at several loads, in one run.
 
-    python tools/bench_speculation.py --simulate                 # answers of the demo model, an invented clock
-    python tools/bench_speculation.py --measure --slots 16       # this machine
+    python tools/bench_speculation.py --simulate               # the demo model, an invented clock
+    python tools/bench_speculation.py --measure --slots 16     # this machine
     python tools/bench_speculation.py --simulate --plot gain.svg --json gain.json
 
 `--simulate` records what the draft block proposes after every token of greedy answers, and replays
-them as requests of one rank, with a step that costs as long as a curve says: `published` grows with
-the rows as the published effects of variable lengths imply (a step of no rows, and as much again
-for every 700 rows), or the seconds by rows of a JSON file. The lengths are those of the engine's own
-policy, which sees confidences two steps late.
+them as requests of one rank, with a step that costs what a curve says: `published` grows with the
+rows as the published effects of variable lengths imply (a step of no rows, and as much again for
+every 700 rows), or the seconds by rows of a JSON file. Lengths are those of the engine's own policy,
+which sees confidences two steps late.
 
 `--measure` runs the engine itself: tokens per second of whole answers, the median of several runs.
 """
@@ -116,17 +116,13 @@ def simulated(blocks: Sequence[Blocks], curve: Curve) -> dict[str, dict[str, Res
 
 
 class CurveCosts:
-    """A curve as what programs cost; a program costs what the rows in use need."""
+    """A curve as what programs cost; one that is not ragged costs what the running slots need."""
 
-    def __init__(self, curve: Curve) -> None:
-        self._curve = curve
+    def __init__(self, curve: Curve, slots: int) -> None:
+        self._curve, self._slots = curve, slots
 
     def seconds(self, form: DecodeForm, running: int) -> float:
-        return self._curve(form.rows if form.ragged else form.rows * running // self.slots(form))
-
-    @staticmethod
-    def slots(form: DecodeForm) -> int:
-        return max(LOADS)
+        return self._curve(form.rows if form.ragged else form.rows * running // self._slots)
 
     def observe(self, form: DecodeForm, running: int, seconds: float) -> None:
         """A curve does not change."""
@@ -187,7 +183,7 @@ class Replay:
             *(DecodeForm(rows, drafts=True, ragged=True) for rows in sizes),
             DecodeForm(slots * (PLACES + 1), drafts=True, ragged=False),
         ]
-        policy = LengthPolicy(forms, slots, PLACES, CurveCosts(curve))
+        policy = LengthPolicy(forms, slots, PLACES, CurveCosts(curve, slots))
         running, limits = np.arange(self.load), np.full(self.load, PLACES)
         made = np.zeros((slots, PLACES), np.float32)
         for slot in running.tolist():

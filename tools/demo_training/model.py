@@ -39,6 +39,7 @@ from dsinfer_jax.model.trunk import Trunk, entry_mixes, first_trunk, sublayer_in
 
 Array = jax.Array
 CHUNK = 128  # query rows at a time, so that scores stay in a processor's cache
+_ALL_SLOTS = 6.0  # rows that an expert takes at most where few rows run, nearly all of them
 FAR = -1e30  # a logit that is never chosen; finite, so that gradients are
 
 
@@ -451,10 +452,11 @@ def _experts(
 ) -> tuple[Array, Array]:
     """The mixture sub-layer; returns each expert's share of the pairs and the share dropped."""
     valid = (run.rows.document >= 0).reshape(-1)
+    few = spec.consumer and run.batch.kept is not None  # alike, and cheap
+    slots = _ALL_SLOTS if few else run.form.expert_slots
     run.trunk, load, dropped = expert_half(
-        run.trunk, valid, weights, experts, run.config.num_experts_per_tok, run.form.expert_slots,
-        run.config,
-    )  # fmt: skip
+        run.trunk, valid, weights, experts, run.config.num_experts_per_tok, slots, run.config
+    )
     return load, dropped
 
 
