@@ -7,7 +7,7 @@ sequences, for experts and for rows of the n-gram table that they hold. The mode
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 
@@ -15,6 +15,14 @@ from dsinfer_jax.model.params import Quantised
 
 Array = jax.Array
 Tree = TypeVar("Tree")
+
+
+class RowNames(NamedTuple):
+    """What tells rows apart whatever else runs: both [rows] int32."""
+
+    positions: Array
+    token_ids: Array
+
 
 # (tree of rows [n, ...], row [pairs], expert [pairs], weight [pairs]) -> outputs [pairs, hidden];
 # a pair whose expert is not below the number of experts at hand has no output
@@ -34,14 +42,15 @@ class Company(Protocol):
         """Leaves [own rows, ...] of all who run rows of the same step, in the step's order."""
 
     def rows_at(self, own: Tree, rows: Array) -> Tree:
-        """Leaves [n, ...]: some rows of the step's consumer half, wherever they are run."""
+        """Leaves [n, ...]: some rows of the step, of the half that `own` is of, wherever they are
+        run."""
 
     def routed(
         self,
         rows: Any,
         chosen: Array,
         weights: Array,
-        keys: Array,
+        names: RowNames,
         layer: Array | int,
         of_draft: bool,
         experts: Experts,
@@ -52,7 +61,7 @@ class Company(Protocol):
             rows: tree of leaves [rows, ...], what an expert reads.
             chosen: [rows, choices] int32; -1: none.
             weights: [rows, choices] float32.
-            keys: [rows] int32, by which a row takes one of an expert's copies.
+            names: by which a row takes one of an expert's copies.
             layer: number of the layer within its experts, static or traced.
             of_draft: the experts of the draft block, not of the backbone.
             experts: those that this device holds.
@@ -79,7 +88,7 @@ class Alone:
         rows: Any,
         chosen: Array,
         weights: Array,
-        keys: Array,
+        names: RowNames,
         layer: Array | int,
         of_draft: bool,
         experts: Experts,

@@ -21,7 +21,7 @@ from dsinfer_jax.kernels.sparse_attention import sparse_attention
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.attention import low_rank_query, output_projection, window_keys_of
 from dsinfer_jax.model.cache import Cache
-from dsinfer_jax.model.company import ALONE, Company
+from dsinfer_jax.model.company import ALONE, Company, RowNames
 from dsinfer_jax.model.hyper_connection import collapse
 from dsinfer_jax.model.numerics import (
     Numerics,
@@ -134,18 +134,9 @@ def draft_block(
     reach = block_reach(last_positions, block, cache.draft_window.codes.shape[2], config)
     for stage in range(settings.layers):
         trunk = draft_stage(
-            trunk,
-            stage,
-            draft,
-            cache,
-            positions,
-            active,
-            reach,
-            config,
-            numerics,
-            observe,
-            company,
-        )
+            trunk, stage, draft, cache, RowNames(positions, tokens), active, reach, config,
+            numerics, observe, company,
+        )  # fmt: skip
     hidden = observe("draft_hidden", -1, collapse(trunk.streams, trunk.pre, numerics))
     normed = rms_norm(hidden, draft.norm, config.rms_norm_eps, numerics)
     base_logits = observe("base_logits", -1, product_float(normed, params.head, numerics))
@@ -202,7 +193,7 @@ def draft_stage(
     stage: int,
     params: DraftParams,
     cache: Cache,
-    positions: Array,
+    names: RowNames,
     active: Array,
     reach: tuple[Array, Array],
     config: ModelConfig,
@@ -212,7 +203,7 @@ def draft_stage(
 ) -> Trunk:
     """One draft stage: a backbone layer whose window is the main keys and the block itself."""
     assert config.draft is not None and cache.draft_window is not None
-    weights = at_layer(params.layers, stage)
+    weights, positions = at_layer(params.layers, stage), names.positions
     attention, frequencies = weights.attention, inverse_frequencies(config, WINDOW_RATIO)
 
     mixes = entry_mixes(trunk, weights.hc_attn, "attn", config, observe, stage)
@@ -236,7 +227,8 @@ def draft_stage(
         context, positions, attention, frequencies, stage, config, numerics, observe
     )
     trunk = write_back(observe("attn_out", stage, y), trunk, mixes, numerics)
-    return expert_half(
+    trunk, _ = expert_half(
         trunk, stage, weights, params.experts, config.draft.experts_per_token, active,
-        jnp.zeros_like(active), config, numerics, observe, stage, company, positions, True,
+        jnp.zeros_like(active), config, numerics, observe, stage, company, names, True,
     )  # fmt: skip
+    return trunk

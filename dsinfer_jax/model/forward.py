@@ -15,7 +15,7 @@ from jax.tree_util import register_dataclass
 from dsinfer_jax.config import LayerSpec, ModelConfig
 from dsinfer_jax.model.attention import attention, low_rank_query
 from dsinfer_jax.model.cache import Cache
-from dsinfer_jax.model.company import ALONE, Company
+from dsinfer_jax.model.company import ALONE, Company, RowNames
 from dsinfer_jax.model.compressor import Latents, compress, store_index_keys, store_main_keys
 from dsinfer_jax.model.draft import store_main_keys as store_main_keys_of_draft
 from dsinfer_jax.model.engram import engram, look_back, remember_tokens, table_rows
@@ -43,6 +43,7 @@ class StepResult:
     """What a step returns beside the cache."""
 
     logits: Array  # [outputs, vocab] float32
+    expert_loads: Array  # [layers, experts] int32: rows of this device that have chosen each
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Flow:
 
     trunk: Trunk
     index: RowIndex  # of this device's rows
+    token_ids: Array  # [rows] int32
     step_index: RowIndex  # of all rows of the step: the same on one device
     is_image: Array  # [rows] bool
     latents: Latents | None = None  # of the last source of compressed keys
@@ -97,14 +99,16 @@ def forward(
     # 2  embedding; 3  equal streams, pre mix on the first
     with jax.named_scope("embed"):
         embedded = embed(token_ids, index.valid, params, numerics)
-    flow = Flow(first_trunk(embedded, config), index, step_index, is_image)
+    flow = Flow(first_trunk(embedded, config), index, token_ids, step_index, is_image)
 
     # 4  layers, in segments: what a segment's first layer owns, then one body for all of it
     features: dict[int, Array] = {}
+    loads: list[Array] = []
     for segment in layer_segments(config):
         flow, cache = enter_segment(step, segment[0], flow, cache, engram_rows)
-        flow, cache, found = run_segment(step, segment, flow, cache)
+        flow, cache, found, used = run_segment(step, segment, flow, cache)
         features |= found
+        loads.append(used)
 
     # 5 to 7  collapse, norm, head of the wanted rows
     with jax.named_scope("head"):
@@ -113,7 +117,7 @@ def forward(
     if params.draft is not None:
         with jax.named_scope("draft_keys"):
             cache = store_draft_keys(step, features, (index, step_index), flow, cache)
-    return cache, StepResult(logits)
+    return cache, StepResult(logits, jnp.concatenate(loads))
 
 
 def enter_segment(
@@ -140,12 +144,16 @@ def enter_segment(
 
 def layer(
     step: Step, number: Array | int, spec: LayerSpec, trunk: Trunk, flow: Flow, cache: Cache
-) -> tuple[Trunk, Cache, Array]:
-    """The body of every layer (steps 4c to 4j), and the stream mean at its entry, a draft feature.
+) -> tuple[Trunk, Cache, Array, Array]:
+    """The body of every layer (steps 4c to 4j).
 
     Args:
         number: of the layer; traced in a scanned segment, where `spec` is its first layer.
         flow: row index and chosen keys.
+
+    Returns:
+        Trunk and cache; the stream mean at the layer's entry, a draft feature; and how many rows
+        have chosen each expert: [experts] int32.
     """
     config, numerics, observe, at = step.config, step.numerics, step.observe, spec.index
     weights = at_layer(step.params.layers, number)
@@ -165,12 +173,14 @@ def layer(
     trunk = trunk._replace(streams=observe("trunk_mid", at, trunk.streams))
 
     # 4g to 4j  mixture of experts
-    trunk = expert_half(
+    trunk, chosen = expert_half(
         trunk, number, weights, step.params.experts, config.num_experts_per_tok,
         flow.index.valid, flow.is_image, config, numerics, observe, at, step.company,
-        flow.index.positions,
+        RowNames(flow.index.positions, flow.token_ids),
     )  # fmt: skip
-    return trunk, cache, feature
+    every = jnp.arange(config.n_routed_experts, dtype=jnp.int32)
+    loads = jnp.sum(chosen.reshape(-1, 1) == every, axis=0, dtype=jnp.int32)
+    return trunk, cache, feature, loads
 
 
 def attention_input(step: Step, weights: LayerParams, trunk: Trunk, at: int) -> Array:
@@ -254,12 +264,14 @@ def enter_consumer_half(step: Step, flow: Flow, cache: Cache) -> Flow:
     ring, company = cache.window.codes.shape[2], step.company
     step_index = row_index(step.plan.consumer, step.plan, step.config.sliding_window, ring)
     index = own_index(step_index, company, consumer=True)
-    trunk, is_image, kept = flow.trunk, flow.is_image, step.plan.kept
+    rows, kept = (flow.trunk, flow.token_ids, flow.is_image), step.plan.kept
     if kept is not None:
-        rows = company.step_rows((trunk, is_image), False)
-        rows = jax.tree.map(lambda leaf: leaf[kept], rows)
-        trunk, is_image = company.own_rows(rows, True)
-    return replace(flow, index=index, step_index=step_index, trunk=trunk, is_image=is_image)
+        rows = company.own_rows(company.rows_at(rows, jnp.asarray(kept)), True)
+    trunk, token_ids, is_image = rows
+    return replace(
+        flow, index=index, step_index=step_index, trunk=trunk, token_ids=token_ids,
+        is_image=is_image,
+    )  # fmt: skip
 
 
 def own_index(step_index: RowIndex, company: Company, consumer: bool) -> RowIndex:
@@ -327,8 +339,9 @@ def layer_segments(config: ModelConfig) -> list[tuple[LayerSpec, ...]]:
 
 def run_segment(
     step: Step, segment: tuple[LayerSpec, ...], flow: Flow, cache: Cache
-) -> tuple[Flow, Cache, dict[int, Array]]:
-    """All layers of a segment as one compiled body, and the draft features among them.
+) -> tuple[Flow, Cache, dict[int, Array], Array]:
+    """All layers of a segment as one compiled body, the draft features among them, and how many
+    rows have chosen each expert [layers, experts].
 
     The cache travels in the scan's carry, written in place. An observed step unrolls its layers.
     """
@@ -337,15 +350,20 @@ def run_segment(
     trunk = flow.trunk
     features: dict[int, Array] = {}
     if step.observe is not unobserved or len(segment) == 1:
+        counts = []
         for spec in segment:
-            trunk, cache, features[spec.index] = layer(step, spec.index, spec, trunk, flow, cache)
-        return replace(flow, trunk=trunk), cache, {at: features[at] for at in wanted}
+            trunk, cache, features[spec.index], used = layer(
+                step, spec.index, spec, trunk, flow, cache
+            )
+            counts.append(used)
+        found = {at: features[at] for at in wanted}
+        return replace(flow, trunk=trunk), cache, found, jnp.stack(counts)
 
     def body(carry: tuple[Trunk, Cache], number: Array) -> tuple[tuple[Trunk, Cache], Any]:
-        trunk, cache, feature = layer(step, number, segment[0], carry[0], flow, carry[1])
-        return (trunk, cache), feature if wanted else None
+        trunk, cache, feature, used = layer(step, number, segment[0], carry[0], flow, carry[1])
+        return (trunk, cache), (feature if wanted else None, used)
 
     first = segment[0].index
     numbers = jnp.arange(first, first + len(segment), dtype=jnp.int32)
-    (trunk, cache), by_layer = lax.scan(body, (trunk, cache), numbers)
-    return replace(flow, trunk=trunk), cache, {at: by_layer[at - first] for at in wanted}
+    (trunk, cache), (by_layer, loads) = lax.scan(body, (trunk, cache), numbers)
+    return replace(flow, trunk=trunk), cache, {at: by_layer[at - first] for at in wanted}, loads

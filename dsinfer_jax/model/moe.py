@@ -11,7 +11,7 @@ from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.kernels import block_formats
 from dsinfer_jax.kernels.grouped_matmul import group_pairs, grouped_matmul
 from dsinfer_jax.model.cache import Stored, decode
-from dsinfer_jax.model.company import Company
+from dsinfer_jax.model.company import Company, RowNames
 from dsinfer_jax.model.numerics import Numerics, product_float, product_fp8
 from dsinfer_jax.model.observe import Observe
 from dsinfer_jax.model.params import ExpertParams, GateParams, LayerParams
@@ -68,9 +68,9 @@ def moe(
     observe: Observe,
     observed_layer: int,
     company: Company,
-    copy_keys: Array,
+    names: RowNames,
     of_draft: bool,
-) -> Array:
+) -> tuple[Array, Array]:
     """One mixture-of-experts sub-layer.
 
     Args:
@@ -80,10 +80,11 @@ def moe(
         layer: number of the layer within `experts`, static or traced.
         params: this layer's gate and shared expert.
         experts: routed experts, stacked over layers; on a mesh those of this device.
-        company, copy_keys, of_draft: see `company.Company.routed`.
+        company, names, of_draft: see `company.Company.routed`.
 
     Returns:
-        [rows, hidden]: shared expert first, then the chosen ones in order, one rounding.
+        [rows, hidden]: shared expert first, then the chosen ones in order, one rounding; and the
+        chosen experts [rows, experts per token], -1 on padding.
     """
     gate: GateParams = params.gate
     logits = product_float(h, gate.weight, numerics)
@@ -101,7 +102,7 @@ def moe(
     chosen = jnp.where(valid[:, None], chosen, -1)
     with jax.named_scope("experts"):
         outputs = company.routed(
-            encoded_rows(h, numerics), chosen, weights, copy_keys, layer, of_draft,
+            encoded_rows(h, numerics), chosen, weights, names, layer, of_draft,
             partial(expert_outputs, layer, experts, config, numerics),
         ).reshape(*chosen.shape, -1)  # fmt: skip
     total = jnp.zeros(h.shape, jnp.float32)
@@ -114,7 +115,7 @@ def moe(
         total = total + shared.astype(jnp.float32)
     for choice in range(experts_per_token):
         total = total + outputs[:, choice].astype(jnp.float32)
-    return numerics.store(total)
+    return numerics.store(total), chosen
 
 
 def encoded_rows(h: Array, numerics: Numerics) -> Stored:

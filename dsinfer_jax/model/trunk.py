@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.model.company import Company
+from dsinfer_jax.model.company import Company, RowNames
 from dsinfer_jax.model.hyper_connection import Mixes, collapse, expand, mix
 from dsinfer_jax.model.moe import moe
 from dsinfer_jax.model.numerics import Numerics, rms_norm
@@ -80,22 +80,25 @@ def expert_half(
     observe: Observe,
     layer: int,
     company: Company,
-    copy_keys: Array,
+    names: RowNames,
     of_draft: bool = False,
-) -> Trunk:
+) -> tuple[Trunk, Array]:
     """Steps 4g to 4j: mixes, input, mixture of experts, write-back.
 
     Args:
         number: of the layer within `experts`, static or traced.
         layer: the number that `observe` is told.
-        company, copy_keys, of_draft: see `company.Company.routed`.
+        company, names, of_draft: see `company.Company.routed`.
+
+    Returns:
+        The trunk, and the experts that rows have chosen: [rows, choices] int32, -1 for none.
     """
     mixes = entry_mixes(trunk, weights.hc_ffn, "ffn", config, observe, layer)
     h = sublayer_input(trunk, weights.ffn_norm, weights.hc_ffn, config, numerics)
     with jax.named_scope("moe"):
-        y = moe(
+        y, chosen = moe(
             observe("ffn_in", layer, h), valid, is_image, number, weights, experts,
-            experts_per_token, config, numerics, observe, layer, company, copy_keys, of_draft,
+            experts_per_token, config, numerics, observe, layer, company, names, of_draft,
         )  # fmt: skip
     trunk = write_back(observe("moe_out", layer, y), trunk, mixes, numerics)
-    return trunk._replace(streams=observe("trunk_out", layer, trunk.streams))
+    return trunk._replace(streams=observe("trunk_out", layer, trunk.streams)), chosen

@@ -1,0 +1,154 @@
+"""Rows to the devices of their experts, outputs back: three forms of one exchange.
+
+All run inside `shard_map`, over mesh axes whose devices each hold `per_rank` places of experts.
+A pair (row, choice) is computed by exactly one device and its output comes back as it was computed,
+so the three give the same bits, and the same as one device that holds all experts. No pair is ever
+dropped: buffers hold what shapes allow at most.
+
+    gather   everybody sees all rows and computes the pairs of its own places. Few rows, or few
+             devices.
+    slots    every device has room at every other for all pairs that it could send there; one
+             `all_to_all` there and one back.
+    ragged   the same with `ragged_all_to_all`, which sends the pairs that there are. Not on CPUs.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dsinfer_jax.mesh.bits import move
+
+Array = jax.Array
+Axis = str | tuple[str, ...]
+# (tree of rows, row of each pair, place of each pair on this device, weight) -> outputs
+Experts = Callable[[Any, Array, Array, Array], Array]
+
+
+class Exchange(Protocol):
+    """Outputs [rows * choices, hidden] of the experts at the places that rows have chosen."""
+
+    def __call__(
+        self, rows: Any, places: Array, weights: Array, per_rank: int, axis: Axis, experts: Experts
+    ) -> Array:
+        """Run `experts` where they are.
+
+        Args:
+            rows: tree of leaves [rows, ...].
+            places: [rows, choices] int32, counted over all devices of the axes; -1: none.
+            weights: [rows, choices] float32.
+            per_rank: places of one device.
+            axis: of the mesh, or several, counted together.
+            experts: runs pairs on this device; a place below 0 gives zeros.
+        """
+
+
+def by_gather(
+    rows: Any, places: Array, weights: Array, per_rank: int, axis: Axis, experts: Experts
+) -> Array:
+    """All rows everywhere; the outputs are sums with one term that is not zero."""
+    rows, places, weights = move(
+        lambda leaf: lax.all_gather(leaf, axis, tiled=True), (rows, places, weights)
+    )
+    local = places - lax.axis_index(axis) * per_rank
+    local = jnp.where((places >= 0) & (local >= 0) & (local < per_rank), local, -1)
+    outputs = experts(rows, _pair_rows(places), local.reshape(-1), weights.reshape(-1))
+    return lax.psum_scatter(outputs, axis, tiled=True)
+
+
+def by_slots(
+    rows: Any, places: Array, weights: Array, per_rank: int, axis: Axis, experts: Experts
+) -> Array:
+    """Room for every pair that a device could send to another."""
+    ranks = lax.axis_size(axis)
+    sent = _Sent.to(places, per_rank, ranks, _room(places, per_rank))
+
+    def exchanged(leaf: Array) -> Array:
+        return lax.all_to_all(leaf, axis, split_axis=0, concat_axis=0, tiled=True)
+
+    received, local, weight = move(exchanged, sent.leaves(rows, places, weights, per_rank))
+    outputs = experts(received, jnp.arange(len(local), dtype=jnp.int32), local, weight)
+    return move(exchanged, outputs).at[sent.slot].get(mode="fill", fill_value=0)
+
+
+def by_ragged(
+    rows: Any, places: Array, weights: Array, per_rank: int, axis: Axis, experts: Experts
+) -> Array:
+    """Only the pairs that there are, one behind the other at their devices."""
+    ranks = lax.axis_size(axis)
+    sent = _Sent.to(places, per_rank, ranks, room=0)
+    sizes = lax.all_gather(sent.counts, axis)  # [from, to]
+    me = lax.axis_index(axis)
+    before = jnp.cumsum(sizes, axis=0) - sizes  # where each sender's pairs begin at a receiver
+    there = (sent.starts, sent.counts, before[me], sizes[:, me])
+    back_starts = jnp.cumsum(sizes, axis=1) - sizes  # where each receiver's pairs began at a sender
+    back = (before[:, me], sizes[:, me], back_starts[:, me], sent.counts)
+    most = ranks * _room(places, per_rank)
+
+    def exchanged(leaf: Array, length: int, layout: tuple[Array, ...], fill: Any = 0) -> Array:
+        output = jnp.full((length, *leaf.shape[1:]), fill, leaf.dtype)
+        return lax.ragged_all_to_all(leaf, output, *layout, axis_name=axis)
+
+    rows, local, weight = sent.leaves(rows, places, weights, per_rank)
+    received = move(lambda leaf: exchanged(leaf, most, there), (rows, weight))
+    local = exchanged(local, most, there, fill=-1)
+    outputs = experts(received[0], jnp.arange(most, dtype=jnp.int32), local, received[1])
+    returned = move(lambda leaf: exchanged(leaf, places.size, back), outputs)
+    return returned.at[sent.slot].get(mode="fill", fill_value=0)
+
+
+EXCHANGES: dict[str, Exchange] = {"gather": by_gather, "slots": by_slots, "ragged": by_ragged}
+
+
+def _room(places: Array, per_rank: int) -> int:
+    """Most pairs that one device can send to another: a row's choices differ."""
+    rows, choices = places.shape
+    return rows * min(choices, per_rank)
+
+
+class _Sent:
+    """Pairs in the order in which they are sent: by device, and in order for each.
+
+    Attributes:
+        pair: [slots] int32, the pair at each place of the send buffer; past the end: nobody.
+        slot: [pairs] int32, the place of each pair; past the end for pairs without an expert.
+        counts, starts: [ranks] int32, pairs for each device and where they begin.
+    """
+
+    def __init__(self, pair: Array, slot: Array, counts: Array, starts: Array) -> None:
+        self.pair, self.slot, self.counts, self.starts = pair, slot, counts, starts
+
+    @classmethod
+    def to(cls, places: Array, per_rank: int, ranks: int, room: int) -> "_Sent":
+        """Buffers with the same room for every device, or (0) one behind the other."""
+        pairs = places.size
+        flat = places.reshape(-1)
+        device = jnp.where(flat >= 0, flat // per_rank, ranks)
+        member = device[:, None] == jnp.arange(ranks)
+        counts = jnp.sum(member, axis=0, dtype=jnp.int32)
+        starts = jnp.cumsum(counts) - counts
+        slots = pairs
+        if room:
+            starts, slots = jnp.arange(ranks, dtype=jnp.int32) * room, ranks * room
+        rank = jnp.sum(jnp.where(member, jnp.cumsum(member, axis=0) - 1, 0), axis=1)
+        begin = jnp.append(starts, slots)[device]
+        slot = jnp.where(device < ranks, begin + rank, slots).astype(jnp.int32)
+        every = jnp.arange(pairs, dtype=jnp.int32)
+        pair = jnp.full(slots, pairs, jnp.int32).at[slot].set(every, mode="drop")
+        return cls(pair, slot, counts, starts.astype(jnp.int32))
+
+    def leaves(
+        self, rows: Any, places: Array, weights: Array, per_rank: int
+    ) -> tuple[Any, Array, Array]:
+        """Rows, local places (-1: none) and weights in the order of the buffer."""
+        row = jnp.append(_pair_rows(places), places.shape[0])[self.pair]
+        local = jnp.append(jnp.where(places < 0, -1, places % per_rank).reshape(-1), -1)
+        by_slot = move(lambda leaf: leaf.at[row].get(mode="fill", fill_value=0), rows)
+        return by_slot, local[self.pair], jnp.append(weights.reshape(-1), 0.0)[self.pair]
+
+
+def _pair_rows(places: Array) -> Array:
+    rows, choices = places.shape
+    return lax.broadcasted_iota(jnp.int32, (rows, choices), 0).reshape(-1)

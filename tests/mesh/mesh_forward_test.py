@@ -1,0 +1,63 @@
+"""Law 5: meshes, exchanges and placements do not change a bit of the logits (design.md 5)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsinfer_jax.mesh.layout import MeshLayout
+
+PROGRAM = Path(__file__).with_name("mesh_program.py")
+KEEP = 16  # the window of eight, the rollback of six, and a little
+
+# (data, expert, context), exchange, kept suffix; 0: whole prompts
+FEW = [
+    [(2, 1, 1), "gather", 0],
+    [(1, 4, 1), "slots", 0],
+    [(1, 2, 2), "slots", KEEP],
+]
+EVERY = [
+    [(data, expert, devices // data // expert), exchange, keep]
+    for devices in (1, 2, 4, 8)
+    for data in (1, 2, 4, 8)
+    for expert in (1, 2, 4, 8)
+    if data * expert <= devices and devices % (data * expert) == 0
+    for exchange, keep in (("gather", KEEP), ("slots", 0))
+]
+WIDE = [[(8, 8, 1), "slots", 0], [(16, 1, 4), "gather", 0], [(8, 4, 2), "gather", 0]]
+
+
+def differences(cases: list[Any], numerics: str, devices: int) -> dict[str, list[str]]:
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "PYTHONPATH": str(PROGRAM.parents[1]),
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), json.dumps({"numerics": numerics, "cases": cases})],
+        capture_output=True, text=True, env=environment, timeout=3600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == len(cases)
+    return {case: what for case, what in found.items() if what}
+
+
+def test_meshes_of_four_devices_give_the_bits_of_one() -> None:
+    assert differences(FEW, "runtime", 4) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("numerics", ["exact", "runtime"])
+def test_every_mesh_of_up_to_eight_devices(numerics: str) -> None:
+    assert {MeshLayout(*shape).devices for shape, _, _ in EVERY} == {1, 2, 4, 8}
+    assert differences(EVERY, numerics, 8) == {}
+
+
+@pytest.mark.slow
+def test_meshes_of_sixty_four_devices() -> None:
+    assert differences(WIDE, "runtime", 64) == {}
