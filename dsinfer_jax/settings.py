@@ -161,6 +161,18 @@ SETTINGS = (
         "with commas; default: 1",
     ),
     Setting(
+        "dp", "DSINFER_DP", "--dp", 1, whole_number(1),
+        "ranks that have requests, slots and cache of their own",
+    ),
+    Setting(
+        "ep", "DSINFER_EP", "--ep", None, whole_number(1),
+        "devices that share the experts, a part of dp x cp; default: all",
+    ),
+    Setting(
+        "cp", "DSINFER_CP", "--cp", 1, whole_number(1),
+        "devices of a rank, which share the rows of a prompt",
+    ),
+    Setting(
         "asynchronous", "DSINFER_ZERO_OVERHEAD_SCHEDULING", "--sync", True, _switch,
         "wait for each step before the next is chosen; by default they overlap, which is the 1 of "
         "the variable", flag="0",

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from dsinfer_jax.config import ModelConfig, tiny
-from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.devices import OneDevice
+from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.packing import Packing
 from dsinfer_jax.engine.request import Request
 from dsinfer_jax.engine.sampling_params import SamplingParams
 from dsinfer_jax.engine.steps import DecodeInputs, Outcome, outcome_packing
 from dsinfer_jax.model.numerics import EXACT
-from dsinfer_jax.model.plan import Bucket
 
 PROMPT = 100
 
@@ -62,21 +62,27 @@ class ClockPrograms:
         self, config: ModelConfig, sizes: EngineConfig, step_seconds: float, work_seconds: float
     ) -> None:
         self._config, self._sizes = config, sizes
+        self.devices = OneDevice(config, sizes, EXACT)
         self._step, self._work = step_seconds, work_seconds
         self._free_at = 0.0
         self._packing: Packing | None = None
         self.host_seconds = 0.0  # of packing inputs
 
-    def prefill_bucket(self, rows: int) -> Bucket:
-        return self._sizes.prefill_bucket(rows)
+    def wanted_rows(self, rows: int, slots: Sequence[int]) -> list[int]:
+        return list(range(len(slots)))
+
+    def sample_rows(self, rows: int) -> int:
+        return self._sizes.prefill_bucket(rows).outputs
 
     def prefill(self, params: Any, cache: Any, rows: int, *_: Any) -> tuple[Any, Any]:
-        return cache, LateOutcome(self.prefill_bucket(rows).outputs, self._sizes.slots, 0.0)
+        return cache, LateOutcome(self.sample_rows(rows), self._sizes.slots, 0.0)
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, slot: int) -> None:
         pass
 
-    def decode(self, params: Any, cache: Any, inputs: DecodeInputs, *_: Any) -> tuple[Any, Any]:
+    def decode(
+        self, params: Any, cache: Any, form: DecodeForm, inputs: DecodeInputs, *_: Any
+    ) -> tuple[Any, Any]:
         begin = time.perf_counter()
         self._packing = self._packing or Packing(inputs)
         self._packing.pack(inputs)
@@ -135,7 +141,7 @@ def measure(
     params = SamplingParams(max_tokens=1900, ignore_eos=True, temperature=0)
     for index in range(requests):
         engine.add_request(Request(index, [3 + index] * PROMPT, params, seed=0))
-    while len(engine._scheduler.slots.decoding) < requests:
+    while len(engine._scheduler.each[0].slots.decoding) < requests:
         engine.step()
     engine.flush()
     engine.time_choice()

@@ -16,6 +16,7 @@ from jax.tree_util import register_dataclass
 from dsinfer_jax.engine.draws import Draws
 from dsinfer_jax.engine.request import Request
 from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.company import Company
 from dsinfer_jax.model.params import Params
 
 Array = jax.Array
@@ -68,6 +69,7 @@ class Model(NamedTuple):
 
     params: Params
     cache: Cache
+    company: Company
 
 
 class Drafter(Protocol):

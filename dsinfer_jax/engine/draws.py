@@ -94,9 +94,9 @@ def clear_draw(draws: Draws, row: int) -> None:
     draws.filtered_logprobs[row] = False
 
 
-def host_draws(requests: Sequence[Request], size: int) -> Draws:
-    """Draws of the next tokens of requests, padded to `size` rows (numpy)."""
+def host_draws(rows: Sequence[tuple[int, Request]], size: int) -> Draws:
+    """Draws of the next tokens of requests in these rows of `size` (numpy)."""
     draws = idle_draws(size)
-    for row, request in enumerate(requests):
+    for row, request in rows:
         set_draw(draws, row, request, request.length)
     return draws

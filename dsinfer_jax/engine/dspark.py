@@ -79,6 +79,7 @@ class DSparkDrafter:
         result = draft_block(
             model.params, model.cache, written.newest_ids, last_computed, token,
             jnp.asarray(self._temperatures), self._config, self._numerics,
+            company=model.company,
         )  # fmt: skip
         counts = jnp.full(written.newest.shape, self.places, jnp.int32)
         tokens, laws, confidences = (

@@ -6,12 +6,14 @@ from math import inf
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.engine.replay import Replay
+from dsinfer_jax.mesh.layout import MeshLayout, check_layout
 from dsinfer_jax.model.cache import CacheSizes
 from dsinfer_jax.model.numerics import ROW_MULTIPLE
 from dsinfer_jax.model.plan import Bucket, Truncation, tiles_of
 from dsinfer_jax.settings import DRAFT_LENGTHS, DRAFTERS
 
 DEFAULT_MODEL_LENGTH = 4096
+ONE_DEVICE = MeshLayout(1, 1, 1)
 MOST_DRAFT_TOKENS = 8  # `verification.proposal_counters` tells so many places apart
 LOWEST_TEMPERATURE = 1e-5
 PREFILL_TILE_ROWS = 32  # measured: 8 and 64 are slower, at 256 rows of the tiny model
@@ -68,6 +70,7 @@ class EngineConfig:
     replay: Replay
     asynchronous: bool
     deterministic: bool
+    layout: MeshLayout
 
     @classmethod
     def of(
@@ -87,6 +90,7 @@ class EngineConfig:
         draft_lengths: str = "fixed",
         decode_rows: Sequence[int] | None = None,
         confidence_temperatures: Sequence[float] | None = None,
+        layout: MeshLayout = ONE_DEVICE,
     ) -> "EngineConfig":
         """Check and complete the sizes for a model.
 
@@ -103,6 +107,7 @@ class EngineConfig:
             decode_rows: rows of the programs for variable lengths; None: slots x 1, 2, ... up to
                 slots x draft_tokens.
             confidence_temperatures: one for all places or one for each; None: 1.
+            layout: of the devices; slots, blocks and rows are those of each rank.
 
         Raises:
             ValueError: one sentence with name, value and what is allowed.
@@ -131,6 +136,7 @@ class EngineConfig:
                 'it must be "exact" or "off"'
             )
         _check_drafts(drafter, draft_tokens, draft_lengths)
+        _check_mesh(layout, config, prefill_rows, slots, draft_lengths)
         rollback = max(CacheSizes.rollback, draft_tokens + 1 if drafter != "off" else 0)
         truncation = Truncation("compact", keep_tokens) if keep_tokens else Truncation()
         truncation.check(config, rollback)
@@ -155,6 +161,19 @@ class EngineConfig:
             replay=Replay.of(prefix_cache, truncation, config),
             asynchronous=asynchronous,
             deterministic=deterministic,
+            layout=layout,
+        )
+
+    @property
+    def ranks(self) -> int:
+        """Ranks with slots, blocks and requests of their own."""
+        return self.layout.data_parallel
+
+    @property
+    def whole_cache_sizes(self) -> CacheSizes:
+        """Of all ranks together."""
+        return CacheSizes(
+            slots=self.slots * self.ranks, blocks=self.blocks * self.ranks, rollback=self.rollback
         )
 
     @property
@@ -227,6 +246,29 @@ def _check_drafts(drafter: str, draft_tokens: int, draft_lengths: str) -> None:
         raise ValueError(
             "draft_lengths is 'variable', but drafter is 'off'; name a drafter or use 'fixed'"
         )
+
+
+def _check_mesh(
+    layout: MeshLayout,
+    config: ModelConfig,
+    prefill_rows: Sequence[int],
+    slots: int,
+    draft_lengths: str,
+) -> None:
+    check_layout(layout, config, "prefill")
+    if layout.devices > 1 and draft_lengths == "variable":
+        raise ValueError(
+            "draft_lengths is 'variable', which one device has so far; use 'fixed' on a mesh"
+        )
+    for name, rows, tile in [
+        *(("prefill_rows", rows, PREFILL_TILE_ROWS) for rows in prefill_rows),
+        ("slots", slots, 1),
+    ]:
+        if rows % (tile * layout.context):
+            raise ValueError(
+                f"{name} has {rows}; with {layout.context} devices along context it must be a "
+                f"multiple of {tile * layout.context}"
+            )
 
 
 def _decode_rows(given: Sequence[int] | None, slots: int, draft_tokens: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import Delta, RequestOutput, SamplingParams
 from dsinfer_jax.engine.structured_output import GrammarError
+from dsinfer_jax.mesh.layout import MeshLayout
 from dsinfer_jax.model.numerics import POLICIES, RUNTIME, Numerics
 from dsinfer_jax.model.params import Params
 
@@ -54,6 +55,9 @@ class LLM:
             slots x draft_tokens.
         confidence_temperatures: divide the logits of the draft block's confidences, one for all
             places or one for each; None: 1.
+        dp, ep, cp: ranks with requests of their own, devices that share the experts (None: all),
+            and devices that share the rows of a prompt (docs/sharding.md). Slots, blocks and rows
+            are those of each rank.
         progress: called with one line for each program that is prepared.
 
     Raises:
@@ -80,6 +84,9 @@ class LLM:
         draft_lengths: str = "fixed",
         decode_rows: Sequence[int] | None = None,
         confidence_temperatures: Sequence[float] | None = None,
+        dp: int = 1,
+        ep: int | None = None,
+        cp: int = 1,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         sizes = EngineConfig.of(
@@ -97,6 +104,7 @@ class LLM:
             draft_lengths=draft_lengths,
             decode_rows=decode_rows,
             confidence_temperatures=confidence_temperatures,
+            layout=MeshLayout.of(dp, dp * cp if ep is None else ep, cp),
         )
         if isinstance(numerics, str):
             if numerics not in POLICIES:

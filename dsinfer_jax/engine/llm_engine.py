@@ -19,15 +19,17 @@ import numpy as np
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.engine.constraints import PendingGrammars, accept_token, row_masks
+from dsinfer_jax.engine.devices import make_devices
 from dsinfer_jax.engine.draft_stats import DraftStats
 from dsinfer_jax.engine.draws import host_draws
 from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
 from dsinfer_jax.engine.length_policy import Choice, LengthPolicy, Mode
 from dsinfer_jax.engine.prefix_check import check_prefix_cache, describe
 from dsinfer_jax.engine.programs import Handle, ProgramReport, Programs, top_entries
+from dsinfer_jax.engine.ranks import Ranks
 from dsinfer_jax.engine.request import Delta, FinishReason, Request
 from dsinfer_jax.engine.sampler import Sample
-from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep, PromptSlice, Scheduler
+from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep, PromptSlice
 from dsinfer_jax.engine.stats import (
     MemoryStats,
     PhaseStats,
@@ -38,7 +40,6 @@ from dsinfer_jax.engine.stats import (
 from dsinfer_jax.engine.step_times import StepCosts, StepTimes, measure
 from dsinfer_jax.engine.steps import DecodeInputs, Outcome
 from dsinfer_jax.engine.structured_output import GrammarError
-from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import tree_bytes
 from dsinfer_jax.model.numerics import Numerics
 from dsinfer_jax.model.params import Params
@@ -114,18 +115,21 @@ class LLMEngine:
         if sizes.deterministic:
             _check_deterministic(params)
         self.config, self.sizes = config, sizes
-        self._params = params
-        self._programs = programs or Programs(params, config, numerics, sizes, progress)
-        self._cache = model_cache.init(config, sizes.cache_sizes, numerics)
-        self._scheduler = Scheduler(sizes, salt=f"{config}{numerics}")
+        devices = programs.devices if programs else make_devices(config, sizes, numerics)
+        self._params = params = devices.params(params)
+        self._programs = programs or Programs(
+            params, config, numerics, sizes, progress, devices=devices
+        )
+        self._cache = devices.empty_cache()
+        self._scheduler = Ranks(sizes, salt=f"{config}{numerics}")
         self._flight: _Flight | None = None
         self._pending = PendingGrammars(grammars)
         self._clock, self._ended_at = clock, 0.0
-        self._confidences = np.zeros((sizes.slots, sizes.draft_tokens), np.float32)
+        self._confidences = np.zeros((sizes.slots * sizes.ranks, sizes.draft_tokens), np.float32)
         self._lengths: LengthPolicy | None = None
         self._reset_stats()
         check_prefix_cache(self)
-        self._scheduler.prefix.clear()
+        self._scheduler.clear_prefixes()
         if sizes.draft_lengths == "variable":
             self._lengths = LengthPolicy(
                 sizes.decode_forms, sizes.slots, sizes.draft_tokens, costs or self._measure()
@@ -242,9 +246,9 @@ class LLMEngine:
             **gauge_entries(
                 requests_running=scheduler.running,
                 requests_waiting=scheduler.waiting,
-                cache_blocks=self.sizes.blocks,
-                cache_blocks_used=self.sizes.blocks - scheduler.free_blocks,
-                cache_blocks_stored=scheduler.prefix.stored,
+                cache_blocks=self.sizes.blocks * self.sizes.ranks,
+                cache_blocks_used=self.sizes.blocks * self.sizes.ranks - scheduler.free_blocks,
+                cache_blocks_stored=scheduler.stored_blocks,
                 preemptions_total=self.preemptions,
                 device_wait_seconds_total=self.wait_seconds,
                 host_seconds_total=self.host_seconds,
@@ -284,18 +288,21 @@ class LLMEngine:
 
     def _prefill(self, step: PrefillStep, begun: float) -> _Flight:
         ending = [part.request for part in step.slices if part.last]
-        draws = host_draws(ending, self._programs.prefill_bucket(step.rows).outputs)
-        for request in ending:
-            self._programs.begin(request)
+        slots = [self._scheduler.slot_of(request) for request in ending]
+        rows = list(zip(self._programs.wanted_rows(step.rows, slots), ending))
+        draws = host_draws(rows, self._programs.sample_rows(step.rows))
+        for request, slot in zip(ending, slots):
+            self._programs.begin(request, slot)
             if self._lengths is not None:
-                assert request.slot is not None
-                self._lengths.begin(request.slot)
+                self._lengths.begin(slot)
         now = time.monotonic()
         for part in step.slices:
             if part.request.computed == part.request.window_start:  # the first of its run
                 self.request_stats.admitted(part.request, now)
-        slices = [_model_slice(part, self.config) for part in step.slices]
-        rows = list(enumerate(ending))
+        slices = [
+            _model_slice(part, self._scheduler.slot_of(part.request), self.config)
+            for part in step.slices
+        ]
         masks = row_masks(rows, len(draws.positions), 1, self.config.vocab_size)
         self._cache, handle = self._programs.prefill(
             self._params, self._cache, step.rows, slices, draws, masks
@@ -305,7 +312,8 @@ class LLMEngine:
     def _decode(self, step: DecodeStep, begun: float) -> _Flight:
         slots, sizes = self._scheduler.slots, self.sizes
         choice = self._choice(step)
-        masks = row_masks(step.rows, sizes.slots, sizes.query_rows, self.config.vocab_size)
+        count = sizes.slots * sizes.ranks
+        masks = row_masks(step.rows, count, sizes.query_rows, self.config.vocab_size)
         inputs = DecodeInputs(
             slots.earliest >= 0, slots.last, slots.draft_limits, np.array(choice.budget, np.int32),
             slots.block_tables, slots.draws,
@@ -343,7 +351,7 @@ class LLMEngine:
         if flight.decode is not None:
             slots = np.array(first_rows, np.int32)
             counts = np.asarray(outcome.emitted)
-            self._scheduler.slots.settle(slots, counts[slots])
+            self._scheduler.settle(slots, counts[slots])
             self.decode_stats.tokens += int(counts.sum())
             first_rows, emitted = outcome.first_rows[slots].tolist(), counts[slots].tolist()
             if self.sizes.draft_tokens:
@@ -353,8 +361,9 @@ class LLMEngine:
         deltas = []
         for (_, request), first, count in zip(live, first_rows, emitted):
             if request.matcher is not None:
-                count_drafts = outcome.draft_counts[request.slot]
-                request.drafts = outcome.drafts[request.slot, :count_drafts].tolist()
+                slot = self._scheduler.slot_of(request)
+                count_drafts = outcome.draft_counts[slot]
+                request.drafts = outcome.drafts[slot, :count_drafts].tolist()
             deltas.append(self._commit_rows(request, range(first, first + count), new, now))
         return deltas
 
@@ -392,7 +401,7 @@ class LLMEngine:
                 break
         blocks = (request.length - 1) // CACHE_BLOCK_TOKENS  # the newest token is not computed
         if failure is None and blocks > (known - 1) // CACHE_BLOCK_TOKENS:
-            self._scheduler.prefix.store(request, request.length - 1)
+            self._scheduler.store(request, request.length - 1)
         if request.length > known:
             self.request_stats.tokens(request, request.length - known, now)
         if failure is not None:
@@ -404,7 +413,7 @@ class LLMEngine:
     def _failure(self, request: Request, row: int, token: int, new: "_NewTokens") -> str | None:
         """Why the token of a row cannot be taken; otherwise the request's grammar takes it."""
         if new.failed[row]:
-            self._scheduler.prefix.forget(request.blocks)
+            self._scheduler.forget(request)
             return (
                 f"the model's output at position {request.length - 1} is not finite; "
                 "check the checkpoint, or report the prompt"
@@ -483,12 +492,11 @@ def _check_deterministic(params: Params) -> None:
         )
 
 
-def _model_slice(part: PromptSlice, config: ModelConfig) -> Slice:
+def _model_slice(part: PromptSlice, slot: int, config: ModelConfig) -> Slice:
     request, start = part.request, part.request.computed
-    assert request.slot is not None
     look_back = config.engram.max_ngram_size - 1 if config.engram else 0
     return Slice(
-        slot=request.slot,
+        slot=slot,
         token_ids=request.known_tokens(start, start + part.count),
         start=start,
         # not the output: after a preemption its rows are computed as decoding computed them

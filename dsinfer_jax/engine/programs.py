@@ -7,6 +7,7 @@ nothing can compile between steps. What the steps keep for each slot on the devi
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import numpy as np
 
 from dsinfer_jax import _jax
 from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.devices import Devices, make_devices
 from dsinfer_jax.engine.drafter import Drafter
 from dsinfer_jax.engine.drafters import make_drafter
 from dsinfer_jax.engine.draws import Draws, idle_draws
@@ -40,7 +42,6 @@ from dsinfer_jax.engine.steps import (
     outcome_packing,
     prefill_step,
 )
-from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.numerics import Numerics
 from dsinfer_jax.model.params import Params
@@ -108,7 +109,7 @@ class Handle:
     """A step under way."""
 
     packed: Array
-    packing: Packing
+    unpack: Callable[[Array], Outcome]
 
     @property
     def ready(self) -> bool:
@@ -117,7 +118,7 @@ class Handle:
 
     def read(self) -> Outcome:
         """Its outcome on the host (numpy); waits until the step is done."""
-        return self.packing.unpack_host(np.asarray(self.packed))
+        return self.unpack(self.packed)
 
 
 class Programs:
@@ -127,8 +128,10 @@ class Programs:
         params: the weights, or their abstract tree: only shapes matter here.
         progress: called with one line before each program compiles.
         drafter: None: the one that `sizes` names.
+        devices: None: those that `sizes` names.
 
     Attributes:
+        devices: what the programs run on.
         report: the start-up report, one entry for each program.
         seconds: how long all of them took together.
     """
@@ -141,13 +144,17 @@ class Programs:
         sizes: EngineConfig,
         progress: Callable[[str], None] | None = None,
         drafter: Drafter | None = None,
+        devices: Devices | None = None,
     ) -> None:
         self._config, self._sizes = config, sizes
         self._drafter = drafter or make_drafter(sizes, config, numerics)
+        self.devices = devices or make_devices(config, sizes, numerics)
         abstract_params = jax.tree.map(_abstract, params)
-        abstract_cache = model_cache.abstract(config, sizes.cache_sizes, numerics)
-        empty = empty_engine_state(sizes.slots, config.vocab_size, self._drafter)
-        abstract_state = jax.tree.map(_abstract, empty)
+        abstract_cache = self.devices.abstract_cache()
+        slots = sizes.slots * sizes.ranks
+        empty = empty_engine_state(slots, config.vocab_size, self._drafter)
+        self._state: EngineState = self.devices.by_rank(empty)
+        abstract_state = jax.tree.map(_abstract, self._state)
 
         def build(shape: _Shape) -> _Program:
             if progress is not None:
@@ -155,12 +162,14 @@ class Programs:
             inputs = Packing(shape.example)
             outcome = outcome_packing(shape.bucket.outputs, sizes.slots, self._drafter.places)
             step = shape.function(inputs, self._drafter, config, numerics)
-            open_masks = np.full((shape.masks, mask_words(config.vocab_size)), -1, np.int32)
+            masks = shape.masks * sizes.ranks, mask_words(config.vocab_size)
+            open_masks = self.devices.by_rank(np.full(masks, -1, np.int32))
+            example = self.devices.stacked([np.zeros(inputs.size, np.int32)] * sizes.ranks)
             compiled, report = _compile(
-                shape, step, abstract_params, abstract_cache, abstract_state,
-                jax.ShapeDtypeStruct((inputs.size,), jnp.int32), _abstract(open_masks),
+                shape, self.devices.program(step, shape.bucket.tile_rows), abstract_params,
+                abstract_cache, abstract_state, _abstract(example), open_masks,
+                *self.devices.extra,
             )  # fmt: skip
-            open_masks = jax.device_put(open_masks)
             return _Program(compiled, inputs, outcome, shape.bucket, report, open_masks)
 
         start = time.perf_counter()
@@ -172,26 +181,27 @@ class Programs:
         self._set_sampling = _compile_set_slot(abstract_state.sampling)
         if abstract_state.drafter is not None:
             self._set_drafter = _compile_set_slot(abstract_state.drafter)
-        self._state: EngineState = jax.device_put(empty)
         self.report = [program.report for program in programs]
         self.seconds = time.perf_counter() - start
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, slot: int) -> None:
         """Prepare the state of the request's slot, before its next token is chosen.
 
         Tokens chosen later are noted by the steps.
+
+        Args:
+            slot: over all ranks.
         """
-        assert request.slot is not None
         state = self._state
         entry = self._drafter.entry(request)
         if entry is not None:
             state = replace(state, drafter=self._set_drafter(
-                state.drafter, *jax.device_put((np.int32(request.slot), entry))
+                state.drafter, *jax.device_put((np.int32(slot), entry))
             ))  # fmt: skip
         if request.params.adjusted:
             entry = slot_entry(request, self._config.vocab_size, self._config.eos_token_id)
             state = replace(state, sampling=self._set_sampling(
-                state.sampling, *jax.device_put((np.int32(request.slot), entry))
+                state.sampling, *jax.device_put((np.int32(slot), entry))
             ))  # fmt: skip
         self._state = state
 
@@ -207,15 +217,50 @@ class Programs:
         """Dispatch a prefill step in the bucket of `rows`. The cache is given away.
 
         Args:
-            draws: one for each wanted row, in the order of the slices and their outputs.
-            masks: allowed tokens of each row, see `sampler.sample`; None: all.
+            slices: with slots over all ranks.
+            draws: of the rows that `wanted_rows` names, padded.
+            masks: allowed tokens of each of these rows, see `sampler.sample`; None: all.
         """
-        program = self._prefill[rows]
-        plan = prefill_plan(slices, program.bucket, self._config, self._sizes.truncation)
-        draws_for = np.full(program.bucket.outputs, self._sizes.slots, np.int32)
-        wanted = [part.slot for part in slices for _ in part.outputs]
-        draws_for[: len(wanted)] = wanted
-        return self._run(program, params, cache, PrefillInputs(plan, draws, draws_for), masks)
+        program, slots = self._prefill[rows], self._sizes.slots
+        vectors = []
+        for rank, own in enumerate(self._by_rank(draws)):
+            some = [
+                replace(part, slot=part.slot % slots)
+                for part in slices if part.slot // slots == rank
+            ]  # fmt: skip
+            plan = prefill_plan(some, program.bucket, self._config, self._sizes.truncation)
+            draws_for = np.full(program.bucket.outputs, slots, np.int32)
+            wanted = [part.slot for part in some for _ in part.outputs]
+            draws_for[: len(wanted)] = wanted
+            vectors.append(program.inputs.pack(PrefillInputs(plan, own, draws_for)))
+        return self._run(program, params, cache, vectors, masks)
+
+    def wanted_rows(self, rows: int, slots: Sequence[int]) -> list[int]:
+        """Rows of a prefill step's sample for the slots whose tokens it draws, over all ranks.
+
+        Args:
+            slots: over all ranks, in the order of the slices.
+        """
+        outputs, used = self._prefill[rows].bucket.outputs, Counter[int]()
+        found = []
+        for slot in slots:
+            rank = slot // self._sizes.slots
+            found.append(rank * outputs + used[rank])
+            used[rank] += 1
+        return found
+
+    def sample_rows(self, rows: int) -> int:
+        """Rows of the sample of a prefill step, over all ranks."""
+        return self._prefill[rows].bucket.outputs * self._sizes.ranks
+
+    def _by_rank(self, tree: Any) -> list[Any]:
+        """A host tree whose leaves have the entries of all ranks first, divided."""
+        ranks = self._sizes.ranks
+        leaves, structure = jax.tree.flatten(tree)
+        divided = [leaf.reshape(ranks, -1, *leaf.shape[1:]) for leaf in leaves]
+        return [
+            jax.tree.unflatten(structure, [leaf[rank] for leaf in divided]) for rank in range(ranks)
+        ]
 
     def decode(
         self,
@@ -229,9 +274,14 @@ class Programs:
 
         Args:
             form: one of the engine's.
+            inputs: of the slots of all ranks.
             masks: allowed tokens of each slot's newest token and drafts; None: all.
         """
-        return self._run(self._decode[form], params, cache, inputs, masks)
+        program, ranks = self._decode[form], self._sizes.ranks
+        budgets = np.broadcast_to(inputs.budget, ranks)
+        own = self._by_rank(replace(inputs, budget=budgets))
+        vectors = [program.inputs.pack(replace(one, budget=one.budget.reshape(()))) for one in own]
+        return self._run(program, params, cache, vectors, masks)
 
     def rehearse(self, form: DecodeForm, running: int) -> DecodeInputs:
         """Inputs of a decode step of invented tokens in the first slots, all rows in use.
@@ -241,7 +291,7 @@ class Programs:
         sizes, dice = self._sizes, np.random.default_rng(0)
         shape, places = (sizes.slots,), self._drafter.places
         invented = dice.integers(0, self._config.vocab_size, (sizes.slots, places + 1), np.int32)
-        self._state = replace(self._state, **jax.device_put({
+        self._state = replace(self._state, **self.devices.by_rank({
             "newest": invented[:, 0],
             "start": np.zeros(shape, np.int32),
             "drafts": invented[:, 1:],
@@ -256,22 +306,23 @@ class Programs:
             budget=np.array(max(form.rows - running, 0), np.int32),
         )  # fmt: skip
 
-    def prefill_bucket(self, rows: int) -> Bucket:
-        return self._prefill[rows].bucket
-
     def _run(
         self,
         program: _Program,
         params: Params,
         cache: Cache,
-        inputs: PrefillInputs | DecodeInputs,
+        vectors: Sequence[np.ndarray],
         masks: np.ndarray | None,
     ) -> tuple[Cache, Handle]:
-        packed = jax.device_put(program.inputs.pack(inputs))
-        allowed = program.open_masks if masks is None else jax.device_put(masks)
-        cache, self._state, packed = program.compiled(params, cache, self._state, packed, allowed)
+        devices = self.devices
+        packed = devices.stacked(vectors)
+        allowed = program.open_masks if masks is None else devices.by_rank(masks)
+        cache, self._state, packed = program.compiled(
+            params, cache, self._state, packed, allowed, *devices.extra
+        )
         packed.copy_to_host_async()
-        return cache, Handle(packed, program.outcome)
+        unpack = partial(devices.read, packing=program.outcome, rows=program.bucket.outputs)
+        return cache, Handle(packed, unpack)
 
 
 def top_entries(chosen: Sample, row: int, count: int) -> TopLogprobs:

@@ -77,7 +77,6 @@ class Scheduler:
         self._waiting: list[tuple[int, int, Request]] = []  # heap; released ones are skipped
         self._prompting: list[Request] = []  # admitted, tokens not all computed, in order
         self._deadlines: list[tuple[float, int, Request]] = []  # heap
-        self._prefilled_last = False
 
     @property
     def unfinished(self) -> bool:
@@ -120,33 +119,24 @@ class Scheduler:
                 late.append(request)
         return late
 
-    def next_step(self) -> PrefillStep | DecodeStep | None:
-        """Choose a step; None when nobody can advance before a step under way ends.
+    def next_prefill(self) -> PrefillStep | None:
+        """Slices of prompts in order, as many as fit a step; None without any."""
+        slices = self._choose_slices()
+        return PrefillStep(self._smallest_bucket(slices), slices) if slices else None
 
-        Prompts come first, but two prompt steps never follow each other while somebody decodes.
-        """
-        if not (self._prefilled_last and self.slots.any_decoding):
-            slices = self._choose_slices()
-            if slices:
-                self._prefilled_last = True
-                return PrefillStep(self._smallest_bucket(slices), slices)
-        self._prefilled_last = False
+    def next_decode(self) -> list[tuple[int, Request]]:
+        """Slots that decode and their requests; some may have lost their places for others."""
         self._grow()
-        rows = self.slots.decoding
-        return DecodeStep(rows) if rows else None
+        return self.slots.decoding
 
-    def dispatched(self, step: PrefillStep | DecodeStep) -> None:
-        """Move on by a step that was just handed to the device."""
-        if isinstance(step, DecodeStep):
-            self.slots.advance()
-            return
-        for part in step.slices:
-            request, last = part.request, part.last
-            request.computed += part.count
-            self.prefix.store(request, request.computed)
-            if last:
-                self._prompting.remove(request)
-                self.slots.begin(request, self._sizes.max_model_len)
+    def computed(self, part: PromptSlice) -> None:
+        """Move on by a slice whose step was just dispatched."""
+        request, last = part.request, part.last
+        request.computed += part.count
+        self.prefix.store(request, request.computed)
+        if last:
+            self._prompting.remove(request)
+            self.slots.begin(request, self._sizes.max_model_len)
 
     def release(self, request: Request) -> None:
         """Take a request out, wherever it is, and free what it holds."""

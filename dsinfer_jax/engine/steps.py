@@ -29,6 +29,7 @@ from dsinfer_jax.engine.verification import (
     proposal_counters,
 )
 from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.company import Company
 from dsinfer_jax.model.forward import forward
 from dsinfer_jax.model.numerics import Numerics
 from dsinfer_jax.model.params import Params
@@ -90,7 +91,9 @@ class Outcome:
     confidences: Leaf  # [slots, places] float32: of these drafts
 
 
-Step = Callable[[Params, Cache, EngineState, Array, Array], tuple[Cache, EngineState, Array]]
+Step = Callable[
+    [Params, Cache, EngineState, Array, Array, Company], tuple[Cache, EngineState, Array]
+]
 
 
 def empty_engine_state(slots: int, vocab_size: int, drafter: Drafter) -> EngineState:
@@ -125,15 +128,16 @@ def idle_inputs(slots: int, table_width: int) -> DecodeInputs:
 def prefill_step(
     packing: Packing, drafter: Drafter, config: ModelConfig, numerics: Numerics
 ) -> Step:
-    """The function of a prefill program: (params, cache, state, packed inputs, masks) ->
+    """The function of a prefill program: (params, cache, state, packed inputs, masks, company) ->
     (cache, state, packed outcome)."""
 
     def step(
-        params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array
-    ) -> tuple[Cache, EngineState, Array]:
+        params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array,
+        company: Company,
+    ) -> tuple[Cache, EngineState, Array]:  # fmt: skip
         inputs: PrefillInputs = packing.unpack(packed)
         draws, slots = inputs.draws, jnp.asarray(inputs.draws_for)
-        cache, result = forward(params, cache, inputs.plan, config, numerics)
+        cache, result = forward(params, cache, inputs.plan, config, numerics, company=company)
         chosen = sample(result.logits, draws, state.sampling, masks)
         token_ids = jnp.asarray(chosen.token_ids)
         begun = jnp.zeros(len(state.newest), bool).at[slots].set(True, mode="drop")
@@ -150,7 +154,7 @@ def prefill_step(
             newest, begun, slot_draws,
         )  # fmt: skip
         ended = (newest == config.eos_token_id) & slot_draws.ends
-        state = _propose(state, written, ended, drafter, Model(params, cache))
+        state = _propose(state, written, ended, drafter, Model(params, cache, company))
         nothing = jnp.zeros(len(newest), jnp.int32)
         return cache, state, _outcome(chosen, state, nothing, nothing, nothing)
 
@@ -163,8 +167,9 @@ def decode_step(
     """The function of a decode program, like `prefill_step`."""
 
     def step(
-        params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array
-    ) -> tuple[Cache, EngineState, Array]:
+        params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array,
+        company: Company,
+    ) -> tuple[Cache, EngineState, Array]:  # fmt: skip
         inputs: DecodeInputs = packing.unpack(packed)
         start, newest = jnp.asarray(state.start), jnp.asarray(state.newest)
         slots = len(newest)
@@ -180,7 +185,7 @@ def decode_step(
             jnp.where(running, start, -1), inputs.block_tables, config, verified + 1,
             (rows.slot, rows.place) if form.ragged else None,
         )  # fmt: skip
-        cache, result = forward(params, cache, plan, config, numerics)
+        cache, result = forward(params, cache, plan, config, numerics, company=company)
 
         row_slot, place = rows.slot, rows.place
         draws = jax.tree.map(lambda leaf: leaf[row_slot], inputs.draws)
@@ -211,7 +216,7 @@ def decode_step(
         )  # fmt: skip
         if form.drafts:
             ended = jnp.any(counts & (drawn == config.eos_token_id), axis=1) & inputs.draws.ends
-            state = _propose(state, written, ended, drafter, Model(params, cache))
+            state = _propose(state, written, ended, drafter, Model(params, cache, company))
         else:
             state = _without_drafts(state, written, drafter)
         return cache, state, _outcome(chosen, state, rows.first, emitted, verified)

@@ -122,7 +122,7 @@ def test_the_engine_proposes_what_the_block_says(drafted: Drafted) -> None:
     compared = 0
     for _ in range(20):
         engine.step()
-        state, slots = engine._programs._state, engine._scheduler.slots
+        state, slots = engine._programs._state, engine._scheduler.each[0].slots
         running = np.flatnonzero(slots.earliest >= 0)
         last = np.full(engine.sizes.slots, -1, np.int32)
         last[running] = np.asarray(state.start)[running] - 1

@@ -42,4 +42,4 @@ def check_empty(engine: LLMEngine) -> None:
     """Nobody holds anything."""
     scheduler = engine._scheduler
     assert scheduler.free_blocks == engine.sizes.blocks
-    assert scheduler.slots.free == engine.sizes.slots
+    assert scheduler.each[0].slots.free == engine.sizes.slots

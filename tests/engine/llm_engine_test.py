@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dsinfer_jax.config import tiny
+from dsinfer_jax.engine.devices import OneDevice
 from dsinfer_jax.engine.draws import Draws
 from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
@@ -22,7 +23,7 @@ from dsinfer_jax.engine.request import FinishReason, Request
 from dsinfer_jax.engine.sampling_params import SamplingParams
 from dsinfer_jax.engine.steps import DecodeInputs, Outcome, outcome_packing
 from dsinfer_jax.model.numerics import EXACT
-from dsinfer_jax.model.plan import Bucket, Slice, prefill_plan
+from dsinfer_jax.model.plan import Slice, prefill_plan
 
 CONFIG = tiny()
 MOST = 160
@@ -36,21 +37,26 @@ class InventedPrograms:
 
     def __init__(self, sizes: EngineConfig) -> None:
         self._sizes = sizes
+        self.devices = OneDevice(CONFIG, sizes, EXACT)
         self._newest = np.zeros(sizes.slots, np.int64)
         self._start = np.zeros(sizes.slots, np.int64)
         self._dice = np.random.default_rng(0)
 
-    def prefill_bucket(self, rows: int) -> Bucket:
-        return self._sizes.prefill_bucket(rows)
+    def wanted_rows(self, rows: int, slots: Sequence[int]) -> list[int]:
+        return list(range(len(slots)))
 
-    def begin(self, request: Request) -> None:
+    def sample_rows(self, rows: int) -> int:
+        return self._sizes.prefill_bucket(rows).outputs
+
+    def begin(self, request: Request, slot: int) -> None:
         pass
 
     def prefill(
         self, params: Any, cache: Any, rows: int, slices: Sequence[Slice], draws: Draws, masks: None
     ) -> tuple[Any, "Read"]:
-        prefill_plan(slices, self.prefill_bucket(rows), CONFIG, self._sizes.truncation)
-        tokens = np.zeros(self.prefill_bucket(rows).outputs, np.int64)
+        bucket = self._sizes.prefill_bucket(rows)
+        prefill_plan(slices, bucket, CONFIG, self._sizes.truncation)
+        tokens = np.zeros(bucket.outputs, np.int64)
         ending = [part for part in slices if part.outputs]
         for row, part in enumerate(ending):
             position = part.start + part.rows
@@ -149,7 +155,7 @@ def test_ten_thousand_requests_through_a_small_cache(asynchronous: bool, drafter
                 assert one.token_ids == expected(one)
                 assert len(one.token_ids) == one.params.max_tokens
                 done += 1
-    scheduler = served._scheduler
+    scheduler = served._scheduler.each[0]
     assert (done + aborted, live) == (10_000, {})
     assert scheduler.free_blocks == 30
     assert scheduler.slots.free == 256

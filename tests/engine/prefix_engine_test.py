@@ -44,8 +44,8 @@ def test_exact_replay_has_the_bits_of_no_cache(small_llm: LLM) -> None:
 def test_a_shorter_replay_would_show(small_llm: LLM) -> None:
     """The comparison above can fail: with one window of rows before a hit, bits differ."""
     plain, short = engine_of(small_llm, "off"), engine_of(small_llm, "exact")
-    rules = short._scheduler.prefix._replay
-    short._scheduler.prefix._replay = replace(rules, reach=7)
+    rules = short._scheduler.each[0].prefix._replay
+    short._scheduler.each[0].prefix._replay = replace(rules, reach=7)
     run(short, [request(BASE[:690])])
     equal = []
     for cut in (260, 300, 390, 520):

@@ -7,9 +7,10 @@ import pytest
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, tiny
 from dsinfer_jax.engine.engine_config import PREFILL_TILE_ROWS, EngineConfig
+from dsinfer_jax.engine.ranks import Ranks
 from dsinfer_jax.engine.request import FinishReason, Request
 from dsinfer_jax.engine.sampling_params import SamplingParams
-from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep, Scheduler
+from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep
 from dsinfer_jax.model.plan import Slice, prefill_plan
 
 CONFIG = tiny()
@@ -27,7 +28,7 @@ class Machine:
 
     def __init__(self, **options) -> None:
         self.sizes = EngineConfig.of(CONFIG, **options)
-        self.scheduler = Scheduler(self.sizes)
+        self.scheduler = Ranks(self.sizes)
         self.rows = 0  # computed by prefill steps
         self.finished: list[int] = []
 
@@ -60,7 +61,7 @@ class Machine:
 
     def check_empty(self) -> None:
         assert self.scheduler.free_blocks == self.sizes.blocks
-        assert self.scheduler.slots.free == self.sizes.slots
+        assert self.scheduler.each[0].slots.free == self.sizes.slots
         assert (self.scheduler.waiting, self.scheduler.running) == (0, 0)
 
     def _check_fits(self, step: PrefillStep) -> None:
@@ -83,7 +84,7 @@ class Machine:
         prefill_plan(slices, self.sizes.prefill_bucket(step.rows), CONFIG, self.sizes.truncation)
 
     def _check_place(self, one: Request) -> None:
-        slots = self.scheduler.slots
+        slots = self.scheduler.each[0].slots
         assert slots.earliest[one.slot] == slots.latest[one.slot] == one.length - 1
         assert len(one.blocks) * BLOCK >= one.length, "a token has no room for its keys"
         assert slots.block_tables[one.slot, : len(one.blocks)].tolist() == one.blocks

@@ -1,13 +1,10 @@
 """Law 5: meshes, exchanges and placements do not change a bit of the logits (design.md 5)."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mesh_runs import run_on_devices
 
 from dsinfer_jax.mesh.layout import MeshLayout
 
@@ -32,19 +29,7 @@ WIDE = [[(8, 8, 1), "slots", 0], [(16, 1, 4), "gather", 0], [(8, 4, 2), "gather"
 
 
 def differences(cases: list[Any], numerics: str, devices: int) -> dict[str, list[str]]:
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "PYTHONPATH": str(PROGRAM.parents[1]),
-    }
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), json.dumps({"numerics": numerics, "cases": cases})],
-        capture_output=True, text=True, env=environment, timeout=3600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == len(cases)
-    return {case: what for case, what in found.items() if what}
+    return run_on_devices(PROGRAM, {"numerics": numerics, "cases": cases}, devices)
 
 
 def test_meshes_of_four_devices_give_the_bits_of_one() -> None:

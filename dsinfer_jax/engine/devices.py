@@ -1,0 +1,222 @@
+"""Where an engine's arrays lie, and how a step runs over them: on one device, or on a mesh.
+
+On a mesh every rank has slots, blocks and rows of its own (docs/sharding.md). Arrays of the host
+are those of all ranks one after the other, as are rows of samples: slot 3 of rank 2 is slot
+`2 * slots + 3`. Programs see the arrays of one rank.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.packing import Packing
+from dsinfer_jax.engine.steps import EngineState, Outcome, Step
+from dsinfer_jax.mesh.company import CopyTables, MeshCompany
+from dsinfer_jax.mesh.exchange import EXCHANGES
+from dsinfer_jax.mesh.expert_placement import Placement, PlaceSizes, first_placement
+from dsinfer_jax.mesh.expert_weights import in_places
+from dsinfer_jax.mesh.shardings import along, device_mesh, partition, placed
+from dsinfer_jax.model import cache as model_cache
+from dsinfer_jax.model.cache import Cache
+from dsinfer_jax.model.company import ALONE
+from dsinfer_jax.model.numerics import Numerics
+from dsinfer_jax.model.params import Params, Quantised, build_tree
+
+Array = jax.Array
+Tree = TypeVar("Tree")
+PHASE = "prefill"  # its rules are those of decode too, where no context axis is used
+
+
+class Devices(Protocol):
+    """The interface.
+
+    Attributes:
+        extra: what a compiled step takes behind its other arguments.
+    """
+
+    extra: tuple[Any, ...]
+
+    def params(self, params: Params) -> Params:
+        """Weights where they belong."""
+
+    def empty_cache(self) -> Cache:
+        """A cache of zeros."""
+
+    def abstract_cache(self) -> Cache:
+        """Its shapes and where it lies."""
+
+    def by_rank(self, leaves: Any) -> Any:
+        """A host tree whose leaves have the entries of all ranks first, on the devices."""
+
+    def stacked(self, vectors: Sequence[np.ndarray]) -> Array:
+        """One vector for each rank, on the devices."""
+
+    def program(self, step: Step, tile_rows: int) -> Callable[..., Any]:
+        """A step as a function of the arrays of all ranks, to be compiled."""
+
+    def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
+        """The outcome of a step that samples `rows` rows in each rank (numpy)."""
+
+
+class OneDevice:
+    """Everything on jax's default device, or where the weights are."""
+
+    extra = ()
+
+    def __init__(self, config: ModelConfig, sizes: EngineConfig, numerics: Numerics) -> None:
+        self._config, self._sizes, self._numerics = config, sizes, numerics
+
+    def params(self, params: Params) -> Params:
+        return params
+
+    def empty_cache(self) -> Cache:
+        return model_cache.init(self._config, self._sizes.cache_sizes, self._numerics)
+
+    def abstract_cache(self) -> Cache:
+        return model_cache.abstract(self._config, self._sizes.cache_sizes, self._numerics)
+
+    def by_rank(self, leaves: Any) -> Any:
+        return jax.device_put(leaves)
+
+    def stacked(self, vectors: Sequence[np.ndarray]) -> Array:
+        return jax.device_put(vectors[0])
+
+    def program(self, step: Step, tile_rows: int) -> Callable[..., Any]:
+        def whole(
+            params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array
+        ) -> tuple[Cache, EngineState, Array]:
+            return step(params, cache, state, packed, masks, ALONE)
+
+        return whole
+
+    def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
+        return packing.unpack_host(np.asarray(packed))
+
+
+class MeshDevices:
+    """The devices of a layout.
+
+    Args:
+        exchange: how rows come to their experts, a key of `EXCHANGES`.
+        redundant: copies of experts on each device.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        sizes: EngineConfig,
+        numerics: Numerics,
+        exchange: str = "slots",
+        redundant: int = 0,
+    ) -> None:
+        self._config, self._sizes, self._numerics = config, sizes, numerics
+        self._exchange = EXCHANGES[exchange]
+        self.mesh = device_mesh(sizes.layout)
+        group = sizes.layout.expert_parallel
+        counts = [config.n_routed_experts, *([config.draft.experts] if config.draft else [])]
+        layers = [config.num_hidden_layers, *([config.draft.layers] if config.draft else [])]
+        self.placements: list[Placement] = [
+            first_placement(PlaceSizes.of(count, redundant * group, group), depth)
+            for count, depth in zip(counts, layers)
+        ]
+        self.extra = (self._tables(),)
+        self._ranks = along("sequences", PHASE)
+
+    def params(self, params: Params) -> Params:
+        specs = build_tree(self._config, lambda spec: partition(spec.stacked_axes, PHASE))
+        return placed(self._in_places(params), self.mesh, specs)
+
+    def empty_cache(self) -> Cache:
+        return jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding),
+            self.abstract_cache(),
+        )
+
+    def abstract_cache(self) -> Cache:
+        whole = model_cache.abstract(self._config, self._sizes.whole_cache_sizes, self._numerics)
+        return jax.tree.map(
+            lambda leaf, spec: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=NamedSharding(self.mesh, spec)
+            ),
+            whole, self._cache_specs(whole),
+        )  # fmt: skip
+
+    def by_rank(self, leaves: Any) -> Any:
+        return placed(leaves, self.mesh, P(self._ranks))
+
+    def stacked(self, vectors: Sequence[np.ndarray]) -> Array:
+        return jax.device_put(np.stack(vectors), NamedSharding(self.mesh, P(self._ranks)))
+
+    def program(self, step: Step, tile_rows: int) -> Callable[..., Any]:
+        places = [one.sizes.per_rank for one in self.placements]
+
+        def local(
+            params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array,
+            tables: CopyTables,
+        ) -> tuple[Cache, EngineState, Array]:  # fmt: skip
+            company = MeshCompany(self._exchange, tables, (places[0], places[-1]), tile_rows)
+            cache, state, outcome = step(params, cache, state, packed[0], masks, company)
+            return cache, state, outcome[None]
+
+        def whole(
+            params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array,
+            tables: CopyTables,
+        ) -> tuple[Cache, EngineState, Array]:  # fmt: skip
+            weights = build_tree(self._config, lambda spec: partition(spec.stacked_axes, PHASE))
+            keys, ranks = self._cache_specs(cache), P(self._ranks)
+            return jax.shard_map(
+                local, mesh=self.mesh, in_specs=(weights, keys, ranks, ranks, ranks, P()),
+                out_specs=(keys, ranks, ranks), check_vma=False,
+            )(params, cache, state, packed, masks, tables)  # fmt: skip
+
+        return whole
+
+    def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
+        outcomes = [packing.unpack_host(vector) for vector in np.asarray(packed)]
+        outcomes = [
+            replace(one, first_rows=one.first_rows + rank * rows)
+            for rank, one in enumerate(outcomes)
+        ]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *outcomes)
+
+    def _tables(self) -> CopyTables:
+        tables = [jnp.asarray(one.copy_table) for one in self.placements]
+        draft = tables[1] if len(tables) > 1 else None
+        return placed(CopyTables(tables[0], draft), self.mesh, P())
+
+    def _in_places(self, params: Params) -> Params:
+        """Experts in their places, and n-gram tables with rows that nobody asks for, so that all
+        devices hold as many."""
+        engrams = tuple(
+            replace(one, embed=Quantised(*map(self._padded, (one.embed.weight, one.embed.scale))))
+            for one in params.engrams
+        )
+        backbone = in_places(params.experts, self.placements[0].expert_at)
+        params = replace(params, experts=backbone, engrams=engrams)
+        if params.draft is None:
+            return params
+        draft = in_places(params.draft.experts, self.placements[1].expert_at)
+        return replace(params, draft=replace(params.draft, experts=draft))
+
+    def _padded(self, leaf: Array) -> Array:
+        return jnp.pad(leaf, ((0, -leaf.shape[0] % self.mesh.size), (0, 0)))
+
+    def _cache_specs(self, cache: Any) -> Any:
+        """Slots and blocks are those of the ranks, one after the other."""
+        specs = jax.tree.map(lambda _: P(None, self._ranks), cache)
+        return replace(specs, recent_tokens=P(self._ranks))
+
+
+def make_devices(config: ModelConfig, sizes: EngineConfig, numerics: Numerics) -> Devices:
+    """The devices that the sizes name."""
+    if sizes.layout.devices == 1:
+        return OneDevice(config, sizes, numerics)
+    return MeshDevices(config, sizes, numerics)
