@@ -7,8 +7,8 @@
 `--simulate` records what the draft block proposes after every token of greedy answers, and replays
 them as requests of one rank, with a step that costs what a curve says: `published` grows with the
 rows as the published effects of variable lengths imply (a step of no rows, and as much again for
-every 700 rows), or the seconds by rows of a JSON file. Lengths are those of the engine's own policy,
-which sees confidences two steps late.
+every 700 rows), or the seconds by rows of a JSON file. The engine's own policy chooses lengths; it
+sees confidences two steps late.
 
 `--measure` runs the engine itself: tokens per second of whole answers, the median of several runs.
 """

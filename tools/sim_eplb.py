@@ -15,7 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import islice, product
 from pathlib import Path
 
 import expert_traces
@@ -25,9 +26,11 @@ from numpy.typing import NDArray
 
 from dsinfer_jax.mesh import expert_balance
 from dsinfer_jax.mesh.expert_balance import BalanceSettings, ExpertBalancer
+from dsinfer_jax.mesh.expert_loads import moe_lb
 from dsinfer_jax.mesh.expert_placement import Placement, PlaceSizes, first_placement
 from dsinfer_jax.mesh.expert_policy import balanced_placement, reference_placement
 
+Policy = Callable[[NDArray[np.generic], PlaceSizes], Placement]
 PHASES: dict[str, tuple[Traffic, BalanceSettings]] = {
     "prefill": (expert_traces.PREFILL, expert_balance.PREFILL),
     "decode": (expert_traces.DECODE, expert_balance.DECODE),
@@ -55,17 +58,8 @@ class Score:
         return float(self.busiest[1] / max(1.0, self.mean[1]))
 
 
-def simulate(
-    trace: Iterator[Counts],
-    layers: int,
-    experts: int,
-    ranks: int,
-    settings: BalanceSettings,
-    policy: Callable[[NDArray[np.generic], PlaceSizes], Placement] | None,
-    seed: int,
-) -> Score:
-    """Serve a trace with a policy."""
-    balancer = ExpertBalancer(layers, experts, ranks, settings, policy)
+def simulate(trace: Iterator[Counts], balancer: ExpertBalancer, seed: int) -> Score:
+    """Serve a trace with a balancer."""
     random = np.random.default_rng(seed)
     score = Score(np.zeros(2), np.zeros(2), [], 0.0)
     waiting: list[Counts] = []  # steps under the present placement
@@ -109,30 +103,55 @@ def sampled_rank_loads(
     return loads
 
 
-def compare(
-    make_trace: Callable[[], Iterator[Counts]],
-    layers: int,
-    experts: int,
-    ranks: int,
-    settings: BalanceSettings,
-    seed: int,
-) -> dict[str, Score | float]:
-    """The same trace without balancing and with each policy."""
-    sizes = PlaceSizes.of(experts, settings.redundant_per_rank * ranks, ranks)
-    random = np.random.default_rng(seed)
-    start = np.stack(list(islice(make_trace(), settings.window)))
-    unbalanced = sampled_rank_loads(start, first_placement(sizes, layers), random)
-    results: dict[str, Score | float] = {
-        "none": float(unbalanced.max(axis=2).sum() / unbalanced.mean(axis=2).sum())
-    }
-    fixed = replace(settings, tune=False)
-    for name, used, policy in (
-        ("reference", fixed, reference_placement),
-        ("fixed", fixed, balanced_placement),
-        ("ours", settings, None),
-    ):
-        results[name] = simulate(make_trace(), layers, experts, ranks, used, policy, seed)
-    return results
+@dataclass(frozen=True)
+class Scenario:
+    """A trace, and the devices that serve it.
+
+    Attributes:
+        name: for the table.
+        trace: makes it anew for every policy.
+    """
+
+    name: str
+    trace: Callable[[], Iterator[Counts]]
+    layers: int
+    experts: int
+    ranks: int
+    settings: BalanceSettings
+    seed: int
+
+    @property
+    def sizes(self) -> PlaceSizes:
+        requested = self.settings.redundant_per_rank * self.ranks
+        return PlaceSizes.of(self.experts, requested, self.ranks)
+
+    def unbalanced(self) -> float:
+        """moe_lb of the first window under the first placement."""
+        counts = np.stack(list(islice(self.trace(), self.settings.window)))
+        placement = first_placement(self.sizes, self.layers)
+        loads = sampled_rank_loads(counts, placement, np.random.default_rng(self.seed))
+        return moe_lb(loads)
+
+    def serve(self, policy: Policy | None, tune: bool) -> Score:
+        """The trace with a policy; None: ours."""
+        settings = replace(self.settings, tune=tune)
+        balancer = ExpertBalancer(self.layers, self.experts, self.ranks, settings, policy)
+        return simulate(self.trace(), balancer, self.seed)
+
+
+def row(scenario: Scenario) -> tuple[str, bool]:
+    """A line of the table, and whether ours is at least as good as the reference."""
+    reference = scenario.serve(reference_placement, tune=False)
+    fixed = scenario.serve(balanced_placement, tune=False)
+    ours = scenario.serve(None, tune=True)
+    moved = np.mean(ours.moves[1:] or ours.moves or [0])
+    share = moved / (scenario.sizes.places * scenario.layers)
+    line = (
+        f"{scenario.name:24} {scenario.sizes.places:6} {scenario.unbalanced():7.3f} "
+        f"{reference.metric:9.4f} {ours.metric:7.4f} {fixed.metric:12.4f} {share:6.0%} "
+        f"{ours.seconds / scenario.layers:6.2f} s"
+    )
+    return line, ours.metric <= reference.metric
 
 
 def parse() -> argparse.Namespace:
@@ -159,71 +178,69 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def given(values: dict[str, int | None]) -> dict[str, int]:
-    return {name: value for name, value in values.items() if value is not None}
+def scenarios(options: argparse.Namespace) -> Iterator[Scenario]:
+    """What the command line asks for.
+
+    Raises:
+        TraceError: the recording cannot be used.
+    """
+    recording = expert_traces.read_recording(options.trace) if options.trace else None
+    layers = recording.layers if recording else options.layers
+    experts = recording.experts if recording else options.experts
+    for phase, ranks in product(options.phase, options.ranks):
+        traffic, settings = PHASES[phase]
+        traffic = replace(
+            traffic,
+            rows=either(options.rows, traffic.rows),
+            requests=either(options.requests, traffic.requests),
+        )
+        settings = BalanceSettings(
+            redundant_per_rank=either(options.redundant, settings.redundant_per_rank),
+            window=either(options.window, settings.window),
+            interval=either(options.interval, settings.interval),
+        )
+        steps = round(settings.interval * options.intervals)
+        for skew in options.skew if recording is None else [0.0]:
+            if recording is None:
+                name = f"{phase} {ranks} skew {skew:g}"
+                endless = partial(
+                    expert_traces.synthetic, traffic, ranks, layers, experts,
+                    options.experts_per_token, skew, options.seed,
+                )  # fmt: skip
+            else:
+                name = f"{phase} {ranks}"
+                endless = partial(expert_traces.replay, recording, traffic, ranks, options.seed)
+            trace = partial(shortened, endless, steps)
+            yield Scenario(name, trace, layers, experts, ranks, settings, options.seed)
+
+
+def either(given: int | None, usual: int) -> int:
+    """An option's value, or what is usual."""
+    return usual if given is None else given
+
+
+def shortened(endless: Callable[[], Iterator[Counts]], steps: int) -> Iterator[Counts]:
+    return islice(endless(), steps)
 
 
 def main() -> int:
-    options = parse()
-    try:
-        recording = expert_traces.read_recording(options.trace) if options.trace else None
-    except expert_traces.TraceError as error:
-        print(f"sim_eplb: {error}", file=sys.stderr)
-        return 2
-    layers = recording.layers if recording else options.layers
-    experts = recording.experts if recording else options.experts
-    skews = [None] if recording else options.skew
+    """Print the table; 0 if ours is at least as good everywhere, 1 if not, 2 for a bad file."""
+    fine = True
     print(
         f"{'trace':24} {'places':>6} {'none':>7} {'reference':>9} {'ours':>7} "
         f"{'fixed shares':>12} {'moved':>6} {'decide':>8}"
     )
-    worse = False
-    for phase in options.phase:
-        traffic = replace(
-            PHASES[phase][0], **given({"rows": options.rows, "requests": options.requests})
-        )
-        settings = replace(
-            PHASES[phase][1],
-            **given({"redundant_per_rank": options.redundant, "window": options.window,
-                     "interval": options.interval}),
-        )  # fmt: skip
-        steps = round(settings.interval * options.intervals)
-        for ranks in options.ranks:
-            for skew in skews:
-
-                def make_trace(
-                    traffic: Traffic = traffic,
-                    steps: int = steps,
-                    ranks: int = ranks,
-                    skew: float | None = skew,
-                ) -> Iterator[Counts]:
-                    if recording is not None:
-                        trace = expert_traces.replay(recording, traffic, ranks, options.seed)
-                    else:
-                        assert skew is not None
-                        trace = expert_traces.synthetic(
-                            traffic, ranks, layers, experts, options.experts_per_token, skew,
-                            options.seed,
-                        )  # fmt: skip
-                    return islice(trace, steps)
-
-                results = compare(make_trace, layers, experts, ranks, settings, options.seed)
-                reference, ours, fixed = (results[n] for n in ("reference", "ours", "fixed"))
-                assert isinstance(reference, Score) and isinstance(ours, Score)
-                assert isinstance(fixed, Score)
-                sizes = PlaceSizes.of(experts, settings.redundant_per_rank * ranks, ranks)
-                name = f"{phase} {ranks}" + ("" if skew is None else f" skew {skew:g}")
-                moved = np.mean(ours.moves[1:] or ours.moves or [0]) / (sizes.places * layers)
-                print(
-                    f"{name:24} {sizes.places:6} {results['none']:7.3f} {reference.metric:9.4f} "
-                    f"{ours.metric:7.4f} {fixed.metric:12.4f} {moved:6.0%} "
-                    f"{ours.seconds / layers:6.2f} s",
-                    flush=True,
-                )
-                worse |= ours.metric > reference.metric
+    try:
+        for scenario in scenarios(parse()):
+            line, good = row(scenario)
+            print(line, flush=True)
+            fine &= good
+    except expert_traces.TraceError as error:
+        print(f"sim_eplb: {error}", file=sys.stderr)
+        return 2
     print("moved: share of places whose weights move in a rearrangement after the first")
-    print("decide: time for all decisions of a trace, per layer")
-    return int(worse)
+    print("decide: processor time for all decisions of a trace, per layer")
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ The engine knows token ids only; text is the business of `llm.py`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from dsinfer_jax.engine.draft_stats import DraftStats
 from dsinfer_jax.engine.draws import host_draws
 from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
 from dsinfer_jax.engine.length_policy import Choice, LengthPolicy, Mode
+from dsinfer_jax.engine.markov_check import check_markov_tables
 from dsinfer_jax.engine.prefix_check import check_prefix_cache, describe
 from dsinfer_jax.engine.programs import Handle, ProgramReport, Programs, top_entries
 from dsinfer_jax.engine.ranks import Ranks
@@ -129,6 +131,8 @@ class LLMEngine:
         self._lengths: LengthPolicy | None = None
         self._reset_stats()
         check_prefix_cache(self)
+        if sizes.drafter == "dspark":
+            check_markov_tables(self, params)
         self._scheduler.clear_prefixes()
         if sizes.draft_lengths == "variable":
             self._lengths = LengthPolicy(
@@ -215,6 +219,15 @@ class LLMEngine:
         """Wait for the step under way, if there is one; returns what it added."""
         flight, self._flight = self._flight, None
         return self._commit(flight) if flight else []
+
+    @contextmanager
+    def other_params(self, params: Params) -> Iterator[None]:
+        """Run with other weights of the same shapes; no request may be running on either side."""
+        own, self._params = self._params, params
+        try:
+            yield
+        finally:
+            self._params = own
 
     def close(self) -> None:
         """End the process that builds grammars; it may be called twice."""

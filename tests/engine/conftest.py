@@ -2,6 +2,7 @@
 
 import noise_model
 import pytest
+from draft_support import Drafted
 
 from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.llm import LLM
@@ -22,3 +23,8 @@ def small_llm(request: pytest.FixtureRequest) -> LLM:
         config, params, numerics="exact", max_model_len=700, blocks=9, prefill_rows=(64,),
         keep_tokens=request.param,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def drafted() -> Drafted:
+    return Drafted()

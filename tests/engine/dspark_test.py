@@ -1,18 +1,18 @@
 """The draft block inside the engine: what it proposes, and that answers do not depend on it."""
 
+import warnings
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draft_support import PLACES, Drafted
 from engine_support import check_empty, run, same_answer
-from model_support import FEW_LAYERS
 
 from dsinfer_jax import config
-from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.engine_config import EngineConfig
-from dsinfer_jax.engine.llm_engine import LLMEngine
+from dsinfer_jax.engine.markov_check import looks_exchanged
 from dsinfer_jax.engine.programs import Programs
 from dsinfer_jax.engine.request import Request
 from dsinfer_jax.engine.sampling_params import SamplingParams
@@ -20,44 +20,6 @@ from dsinfer_jax.model import init
 from dsinfer_jax.model.draft import draft_block
 from dsinfer_jax.model.numerics import EXACT
 from dsinfer_jax.model.params import Params
-
-DRAFT = {
-    **FEW_LAYERS,
-    "compress_ratios": [*FEW_LAYERS["compress_ratios"], 0, 0],
-    "num_nextn_predict_layers": 2,
-    "dspark_block_size": 5,
-    "dspark_target_layer_ids": [4, 5],
-    "dspark_noise_token_id": 13,
-    "dspark_markov_rank": 32,
-    "dspark_n_routed_experts": 4,
-    "dspark_num_experts_per_tok": 2,
-}
-PLACES = 4
-
-
-class Drafted:
-    """A model with a draft block, its programs without and with drafts."""
-
-    def __init__(self) -> None:
-        self.config: ModelConfig = config.tiny(**DRAFT)
-        self.params: Params = init.init(self.config, seed=5)
-        self._programs: dict[str, Programs] = {}
-
-    def engine(self, drafter: str, **changes: object) -> LLMEngine:
-        sizes = EngineConfig.of(
-            self.config, max_model_len=300, prefill_rows=(64,), drafter=drafter,
-            draft_tokens=PLACES,
-        )  # fmt: skip
-        if drafter not in self._programs:
-            self._programs[drafter] = Programs(self.params, self.config, EXACT, sizes)
-        programs = self._programs[drafter]
-        sizes = replace(sizes, **changes)
-        return LLMEngine(self.config, self.params, EXACT, sizes, programs=programs)
-
-
-@pytest.fixture(scope="module")
-def drafted() -> Drafted:
-    return Drafted()
 
 
 def requests(count: int, temperature: float, **params: object) -> list[Request]:
@@ -131,6 +93,44 @@ def test_the_engine_proposes_what_the_block_says(drafted: Drafted) -> None:
         np.testing.assert_array_equal(got[running], wanted[running, :PLACES])
         compared += len(running)
     assert compared > 30
+
+
+def test_a_draft_that_knows_the_target_stays_at_every_place(drafted: Drafted) -> None:
+    """E12, and the last tokens are not overshot."""
+    engine = drafted.engine("dspark", drafted.successors(20.0, 100.0))
+    company = requests(4, 0.0)
+    run(engine, company)
+    for one in company:
+        first = one.prompt_token_ids[-1] + 1
+        assert one.token_ids == [(first + place) % 512 for place in range(40)]
+    stats = engine.request_stats
+    assert stats.accepted_tokens == stats.drafted_tokens
+    assert sorted(stats.drafted_tokens) == [1, 2, 3, 4]
+
+
+def test_swapped_markov_tables_are_noticed_at_the_start(drafted: Drafted) -> None:
+    trained = drafted.successors(20.0, 100.0)
+    assert trained.draft is not None
+    swapped = replace(
+        trained.draft,
+        markov_embed=trained.draft.markov_head,
+        markov_head=trained.draft.markov_embed,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drafted.engine("dspark")  # random weights
+        drafted.engine("dspark", trained)
+    with pytest.warns(RuntimeWarning, match="they seem to be swapped in the checkpoint"):
+        drafted.engine("dspark", replace(trained, draft=swapped))
+
+
+def test_chance_is_no_reason_to_warn() -> None:
+    assert not looks_exchanged(0, 0)
+    assert not looks_exchanged(0, 9)
+    assert not looks_exchanged(200, 230)
+    assert not looks_exchanged(400, 20)
+    assert looks_exchanged(0, 40)
+    assert looks_exchanged(100, 200)
 
 
 def test_a_model_without_a_draft_block_is_refused() -> None:
