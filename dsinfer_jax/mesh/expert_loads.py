@@ -33,13 +33,6 @@ class LoadStatistics:
         return np.roll(self._ring, -(self._steps % self.window), axis=0)
 
 
-def counts_by_expert(counts: Counts, placement: Placement) -> NDArray[np.int64]:
-    """[layers, experts] tokens of each expert, from those of each place [layers, places]."""
-    result = np.zeros((placement.layers, placement.sizes.experts), np.int64)
-    np.add.at(result, (np.arange(placement.layers)[:, None], placement.expert_at), counts)
-    return result
-
-
 def rank_loads(counts: Counts, placement: Placement) -> Floats:
     """[steps, layers, ranks] expected tokens of each rank, from [steps, layers, experts]."""
     by_layer = np.moveaxis(counts, 1, 0).astype(np.float64)

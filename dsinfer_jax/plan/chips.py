@@ -7,7 +7,6 @@ program reaches of them is for benchmarks to say. Links are bytes per second and
 from dataclasses import dataclass
 
 GIB = 1 << 30
-FORMATS = ("f32", "bf16", "fp8")
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class Chip:
     torus: int = 0
 
     def rate(self, format_name: str) -> float:
-        """Products per second in a format of FORMATS. Float32 runs in passes of shorter numbers:
-        half of bf16, as engine.md 9.1 counts it."""
+        """Products per second of "f32", "bf16" or "fp8". Float32 runs in passes of shorter
+        numbers: half of bf16, as engine.md 9.1 counts it."""
         return {"f32": self.bf16 / 2, "bf16": self.bf16, "fp8": self.fp8}[format_name]
 
 

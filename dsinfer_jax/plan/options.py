@@ -25,7 +25,7 @@ prefill so that the n-gram tables fit.
 _EXAMPLES = """\
 examples:
   python -m dsinfer_jax.plan
-  python -m dsinfer_jax.plan --chip v6e --dp 128 --prefill-dp 32 --prefill-rows 2048
+  python -m dsinfer_jax.plan --chip v5p --dp 128 --requests 16384 --context 32768
   python -m dsinfer_jax.plan --chip b200 --prefill-dp 1 --prefill-ep 8 --prefill-cp 8 --json
   python -m dsinfer_jax.plan --context 8192 --picture layout.svg
 

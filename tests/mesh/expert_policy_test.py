@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from dsinfer_jax.mesh.expert_balance import DECODE, PREFILL, BalanceSettings, ExpertBalancer
 from dsinfer_jax.mesh.expert_loads import (
     LoadStatistics,
-    counts_by_expert,
     moe_lb,
     rank_loads,
 )
@@ -179,11 +178,6 @@ def test_metric() -> None:
     assert moe_lb(np.zeros((0, 1, 4))) == 1.0
     assert moe_lb(np.zeros((3, 1, 4))) == 1.0
     assert moe_lb(np.array([[[4, 0]], [[2, 2]]])) == (4 + 2) / (2 + 2)
-
-
-def test_counts_of_places_are_summed_by_expert() -> None:
-    placement = first_placement(PlaceSizes.of(3, 1, 2), layers=1)
-    assert counts_by_expert(np.array([[5, 2, 1, 7]]), placement).tolist() == [[12, 2, 1]]
 
 
 def test_statistics_keep_the_window() -> None:
