@@ -33,8 +33,8 @@ PROMPT = 100
 class LateOutcome:
     """The outcome of a step that ends at a time: reading it waits until then."""
 
-    def __init__(self, rows: int, slots: int, end: float) -> None:
-        self._rows, self._slots, self.end = rows, slots, end
+    def __init__(self, rows: int, slots: int, experts: tuple[int, int], end: float) -> None:
+        self._rows, self._slots, self._experts, self.end = rows, slots, experts, end
 
     @property
     def ready(self) -> bool:
@@ -47,7 +47,7 @@ class LateOutcome:
     def read(self) -> Outcome:
         """One token for each row."""
         self.wait()
-        packing = outcome_packing(self._rows, self._slots, 0)
+        packing = outcome_packing(self._rows, self._slots, 0, self._experts)
         outcome: Outcome = packing.unpack_host(np.zeros(packing.size, np.int32))
         return replace(outcome, emitted=np.ones(self._slots, np.int32))
 
@@ -65,6 +65,7 @@ class ClockPrograms:
         self.devices = OneDevice(config, sizes, EXACT)
         self._step, self._work = step_seconds, work_seconds
         self._free_at = 0.0
+        self._experts = config.num_hidden_layers, config.n_routed_experts
         self._packing: Packing | None = None
         self.host_seconds = 0.0  # of packing inputs
 
@@ -75,7 +76,7 @@ class ClockPrograms:
         return self._sizes.prefill_bucket(rows).outputs
 
     def prefill(self, params: Any, cache: Any, rows: int, *_: Any) -> tuple[Any, Any]:
-        return cache, LateOutcome(self.sample_rows(rows), self._sizes.slots, 0.0)
+        return cache, LateOutcome(self.sample_rows(rows), self._sizes.slots, self._experts, 0.0)
 
     def begin(self, request: Request, slot: int) -> None:
         pass
@@ -91,7 +92,9 @@ class ClockPrograms:
         while time.perf_counter() - begin < self._work:
             pass  # host work that a real server has: grammars, text, sockets
         self._free_at = max(self._free_at, time.perf_counter()) + self._step
-        return cache, LateOutcome(self._sizes.slots, self._sizes.slots, self._free_at)
+        return cache, LateOutcome(
+            self._sizes.slots, self._sizes.slots, self._experts, self._free_at
+        )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from dsinfer_jax.engine.request import Delta, FinishReason, Request
 from dsinfer_jax.engine.sampler import Sample
 from dsinfer_jax.engine.scheduler import DecodeStep, PrefillStep, PromptSlice
 from dsinfer_jax.engine.stats import (
+    ExpertStats,
     MemoryStats,
     PhaseStats,
     RequestStats,
@@ -97,7 +98,7 @@ class LLMEngine:
         ValueError: deterministic mode on devices that have no invariant numerics.
 
     Attributes:
-        prefill_stats, decode_stats, request_stats, draft_stats: since construction.
+        prefill_stats, decode_stats, request_stats, draft_stats, expert_stats: since construction.
         wait_seconds, host_seconds: of all steps, waiting for the device and everything else.
         hidden_seconds: of the host's, while the device was surely at work.
     """
@@ -256,6 +257,7 @@ class LLMEngine:
             **phase_entries("prefill", self.prefill_stats),
             **phase_entries("decode", self.decode_stats),
             **(self.draft_stats.entries() if self.sizes.draft_tokens else {}),
+            **self.expert_stats.entries(),
             **gauge_entries(
                 requests_running=scheduler.running,
                 requests_waiting=scheduler.waiting,
@@ -370,6 +372,8 @@ class LLMEngine:
             if self.sizes.draft_tokens:
                 self._count_drafts(flight.decode, live, slots, outcome, seconds)
         self._confidences = np.asarray(outcome.confidences)
+        experts = self.config.num_hidden_layers, self.config.n_routed_experts
+        self.expert_stats.add(np.asarray(outcome.expert_loads).reshape(-1, *experts).sum(axis=0))
         new = _NewTokens.of(outcome.sample)
         deltas = []
         for (_, request), first, count in zip(live, first_rows, emitted):
@@ -461,6 +465,7 @@ class LLMEngine:
     def _reset_stats(self) -> None:
         self.prefill_stats, self.decode_stats = PhaseStats(), PhaseStats()
         self.request_stats, self.draft_stats = RequestStats(), DraftStats()
+        self.expert_stats = ExpertStats()
         self.wait_seconds = self.host_seconds = self.hidden_seconds = 0.0
         self._preemptions_before = self._scheduler.preemptions
 

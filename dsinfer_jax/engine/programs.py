@@ -160,7 +160,10 @@ class Programs:
             if progress is not None:
                 progress(f"preparing the program {shape.name!r}")
             inputs = Packing(shape.example)
-            outcome = outcome_packing(shape.bucket.outputs, sizes.slots, self._drafter.places)
+            experts = config.num_hidden_layers, config.n_routed_experts
+            outcome = outcome_packing(
+                shape.bucket.outputs, sizes.slots, self._drafter.places, experts
+            )
             step = shape.function(inputs, self._drafter, config, numerics)
             masks = shape.masks * sizes.ranks, mask_words(config.vocab_size)
             open_masks = self.devices.by_rank(np.full(masks, -1, np.int32))

@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from dsinfer_jax.engine.request import FinishReason, Request
 
 _PREFIX = "dsinfer_"
@@ -72,6 +74,39 @@ class Histogram:
             total += count
             entries[f'{name}_bucket{{le="{end}"}}'] = total
         return {**entries, f"{name}_sum": self.sum, f"{name}_count": total}
+
+
+@dataclass
+class ExpertStats:
+    """How evenly rows choose experts.
+
+    Attributes:
+        pairs: of rows and experts, all layers together.
+        busiest, mean: pairs of the busiest expert of each layer and step, and of the mean one, all
+            added up.
+    """
+
+    pairs: int = 0
+    busiest: int = 0
+    mean: float = 0.0
+
+    def add(self, loads: np.ndarray) -> None:
+        """Count a step. loads [layers, experts]."""
+        pairs = int(loads.sum())
+        self.pairs += pairs
+        self.busiest += int(loads.max(axis=1).sum())
+        self.mean += pairs / loads.shape[1]
+
+    @property
+    def balance(self) -> float:
+        """Mean over busiest: 1 when all experts have as many rows (engine.md 7.7, its inverse)."""
+        return self.mean / self.busiest if self.busiest else 1.0
+
+    def entries(self) -> dict[str, float]:
+        return {
+            f"{_PREFIX}expert_pairs_total": self.pairs,
+            f"{_PREFIX}expert_balance": self.balance,
+        }
 
 
 @dataclass

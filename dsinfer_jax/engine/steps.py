@@ -30,7 +30,7 @@ from dsinfer_jax.engine.verification import (
 )
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.company import Company
-from dsinfer_jax.model.forward import forward
+from dsinfer_jax.model.forward import StepResult, forward
 from dsinfer_jax.model.numerics import Numerics
 from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import Plan, decode_plan
@@ -89,6 +89,7 @@ class Outcome:
     drafts: Leaf  # [slots, places] int32: proposed for the next step
     draft_counts: Leaf  # [slots] int32
     confidences: Leaf  # [slots, places] float32: of these drafts
+    expert_loads: Leaf  # [layers, experts] int32: rows of the backbone that have chosen each
 
 
 Step = Callable[
@@ -156,7 +157,7 @@ def prefill_step(
         ended = (newest == config.eos_token_id) & slot_draws.ends
         state = _propose(state, written, ended, drafter, Model(params, cache, company))
         nothing = jnp.zeros(len(newest), jnp.int32)
-        return cache, state, _outcome(chosen, state, nothing, nothing, nothing)
+        return cache, state, _outcome(chosen, state, nothing, nothing, nothing, result)
 
     return step
 
@@ -219,7 +220,7 @@ def decode_step(
             state = _propose(state, written, ended, drafter, Model(params, cache, company))
         else:
             state = _without_drafts(state, written, drafter)
-        return cache, state, _outcome(chosen, state, rows.first, emitted, verified)
+        return cache, state, _outcome(chosen, state, rows.first, emitted, verified, result)
 
     return step
 
@@ -236,8 +237,12 @@ def _verified(
     return admitted(jnp.asarray(state.confidences), available, jnp.asarray(inputs.budget))
 
 
-def outcome_packing(rows: int, slots: int, places: int) -> Packing:
-    """The layout of the outcome of a step that samples so many rows."""
+def outcome_packing(rows: int, slots: int, places: int, experts: tuple[int, int]) -> Packing:
+    """The layout of the outcome of a step that samples so many rows.
+
+    Args:
+        experts: layers, and experts of a layer.
+    """
     ints, floats = np.int32, np.float32
     chosen = Sample(
         token_ids=np.zeros(rows, ints),
@@ -248,7 +253,8 @@ def outcome_packing(rows: int, slots: int, places: int) -> Packing:
     )
     by_slot = np.zeros(slots, ints)
     drafts, confidences = np.zeros((slots, places), ints), np.zeros((slots, places), floats)
-    return Packing(Outcome(chosen, by_slot, by_slot, by_slot, drafts, by_slot, confidences))
+    loads = np.zeros(experts, ints)
+    return Packing(Outcome(chosen, by_slot, by_slot, by_slot, drafts, by_slot, confidences, loads))
 
 
 def _proposals(
@@ -315,11 +321,16 @@ def _without_drafts(state: EngineState, written: Written, drafter: Drafter) -> E
 
 
 def _outcome(
-    chosen: Sample, state: EngineState, first_rows: Array, emitted: Array, verified: Array
+    chosen: Sample,
+    state: EngineState,
+    first_rows: Array,
+    emitted: Array,
+    verified: Array,
+    result: StepResult,
 ) -> Array:
     return pack_on_device(
         Outcome(
             chosen, first_rows, emitted, verified, state.drafts, state.draft_counts,
-            state.confidences,
+            state.confidences, result.expert_loads,
         )
     )  # fmt: skip

@@ -140,6 +140,8 @@ class EngineSource:
             "steps": self._steps.records(),
             "metrics": metrics,
         }
+        if value("expert_pairs_total"):
+            snapshot["balance"] = value("expert_balance")
         if drafted := value("drafted_tokens_total"):
             snapshot["acceptance"] = value("accepted_tokens_total") / drafted
         if self._engine.unavailable is not None:

@@ -27,6 +27,7 @@ from dsinfer_jax.model.plan import Slice, prefill_plan
 
 CONFIG = tiny()
 MOST = 160
+EXPERTS = (CONFIG.num_hidden_layers, CONFIG.n_routed_experts)
 
 
 class InventedPrograms:
@@ -88,7 +89,7 @@ class InventedPrograms:
         return cache, self._read(tokens.reshape(-1), emitted)
 
     def _read(self, tokens: np.ndarray, emitted: np.ndarray) -> "Read":
-        packing = outcome_packing(len(tokens), self._sizes.slots, self._sizes.draft_tokens)
+        packing = outcome_packing(len(tokens), self._sizes.slots, self._sizes.draft_tokens, EXPERTS)
         outcome: Outcome = packing.unpack_host(np.zeros(packing.size, np.int32))
         sample = replace(outcome.sample, token_ids=tokens)
         first_rows = np.arange(self._sizes.slots) * self._sizes.query_rows

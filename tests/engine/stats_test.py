@@ -1,5 +1,6 @@
 """Statistics: what a snapshot says of known runs, and the start-up check of the prefix cache."""
 
+import numpy as np
 import pytest
 from engine_support import engine_of, run
 
@@ -9,7 +10,7 @@ from dsinfer_jax.engine.prefix_cache import PrefixCache, PrefixHit
 from dsinfer_jax.engine.replay import Replay
 from dsinfer_jax.engine.request import FinishReason, Request
 from dsinfer_jax.engine.sampling_params import SamplingParams
-from dsinfer_jax.engine.stats import Histogram, RequestStats
+from dsinfer_jax.engine.stats import ExpertStats, Histogram, RequestStats
 
 FOUR = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
 
@@ -98,3 +99,31 @@ def test_the_grain_is_stated_at_start(small_llm: LLM) -> None:
         f"{reach} tokens before the end of a hit again"
     )
     assert prefix_check.describe(engine_of(small_llm, "off")) == "prefix cache: off"
+
+
+def test_balance_of_experts() -> None:
+    """Mean over busiest, of all layers and steps together."""
+    stats = ExpertStats()
+    assert stats.balance == 1
+    stats.add(np.array([[2, 2], [4, 0]]))
+    stats.add(np.array([[0, 0], [1, 3]]))
+    assert (stats.pairs, stats.busiest, stats.mean) == (12, 9, 6.0)
+    assert stats.entries() == {
+        "dsinfer_expert_pairs_total": 12,
+        "dsinfer_expert_balance": pytest.approx(2 / 3),
+    }
+
+
+def test_every_computed_row_chooses_experts_in_every_layer(small_llm: LLM) -> None:
+    engine = engine_of(small_llm)
+    request = Request(
+        0, [5, 6, 7, 8, 9], SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+    )
+    engine.add_request(request)
+    while engine.has_unfinished_requests():
+        engine.step()
+    config = engine.config
+    rows = 5 + 2  # the last token is not computed
+    wanted = rows * config.num_experts_per_tok * config.num_hidden_layers
+    assert engine.expert_stats.pairs == wanted
+    assert 0 < engine.expert_stats.balance <= 1

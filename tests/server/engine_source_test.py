@@ -65,6 +65,8 @@ class PlayedEngine:
             "cached_tokens_total": 25.0,
             "drafted_tokens_total": 50.0,
             "accepted_tokens_total": 20.0,
+            "expert_pairs_total": 80.0,
+            "expert_balance": 0.75,
             "host_seconds_total": 4.0,
             "host_hidden_seconds_total": 3.0,
             'steps_total{kind="decode"}': self.steps,
@@ -270,6 +272,7 @@ def test_figures() -> None:
         "cache_used": 0.25,
         "cache_hits": 0.25,
         "acceptance": 0.4,
+        "balance": 0.75,
         "hidden_host_time": 0.75,
         "steps": [{"kind": "decode", "steps": 4, "tokens": 1.5, "seconds": 0.25}],
     }

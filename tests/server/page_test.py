@@ -54,6 +54,7 @@ def test_the_page_shows_what_a_model_does(noise_llm: Any) -> None:
         after = figures(page)
         assert int(after["Output tokens"]) >= 300
         assert after["Running requests"] == "0"
+        assert 0 < float(after["Expert balance"].removesuffix(" %")) <= 100
         assert float(after["Hidden host time"].removesuffix(" %")) > 0
         assert page.evaluate(PAINTED)
         assert page.console() == []
