@@ -200,7 +200,8 @@ class EngineConfig:
         consumer_rows = None
         if self.truncation.mode == "compact":
             kept = tiles_of(self.truncation.keep, PREFILL_TILE_ROWS) + 1
-            consumer_rows = min(rows, kept * PREFILL_TILE_ROWS)
+            unit = PREFILL_TILE_ROWS * self.layout.context  # whole tiles for every device
+            consumer_rows = min(rows, tiles_of(kept * PREFILL_TILE_ROWS, unit) * unit)
         sequences = max(min(rows // PREFILL_TILE_ROWS, self.slots), ROW_MULTIPLE)
         return Bucket(
             rows=rows,
