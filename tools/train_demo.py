@@ -25,7 +25,7 @@ from dsinfer_jax.checkpoint.vocabulary import fold_vocabulary
 
 SHORT_ROWS, LONG_ROWS = 8, 4  # of a batch: 4 608 and 9 216 tokens
 STEPS = 1700
-DRAFT_STEPS = 500
+DRAFT_STEPS = 350
 
 
 def main() -> None:

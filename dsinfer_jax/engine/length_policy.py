@@ -23,7 +23,7 @@ from math import ceil
 import numpy as np
 
 from dsinfer_jax.engine.confidence_table import ConfidenceTable
-from dsinfer_jax.engine.draft_lengths import Budget, best_budget, gained, survival
+from dsinfer_jax.engine.draft_lengths import Budget, TimeCurve, best_budget, gained, survival
 from dsinfer_jax.engine.engine_config import DecodeForm
 from dsinfer_jax.engine.step_times import StepCosts, draft_curve
 
@@ -130,32 +130,24 @@ class LengthPolicy:
         running, finds = len(slots), self._drafted[0]
         curve, use = draft_curve(self._costs, self._forms, running)
         off_seconds = self._costs.seconds(self._off, running)
-        most = int(limits.sum())
         confidences = self._confidences(slots, limits, latest)
-        rates, expected = survival(confidences), survival(self._table.corrected(confidences))
-        at_hand = best = best_budget(rates, running, curve, expected)
+        at_hand = self._best_budget(confidences, curve)
         if not finds:  # what drafting would bring
             confidences = self._usual(limits)
-            rates, expected = survival(confidences), survival(self._table.corrected(confidences))
-            best = best_budget(rates, running, curve, expected)
-        # a budget is judged by rates that it was not chosen for: the best of many looks too good
-        drafts, self._previous = min(self._previous, most), best.drafts
-        gains = (
-            1 + np.array([gained(rates, most, expected), gained(rates, drafts, expected)]) / running
-        )
-        times = curve.seconds_of(running + np.array([most, drafts])) / off_seconds
+        all_drafts = int(limits.sum())
+        gains, times = self._forecast(confidences, curve, all_drafts)
+        times /= off_seconds
         self._switch(gains, times, running)
 
         mode, form, budget = self.mode, self._off, Budget(0, running / off_seconds)
         if mode is Mode.OFF:
-            mode = self._probe_or_not(
-                gains[0], times[0], curve.step_seconds(running) / off_seconds, running
-            )
+            drafting = curve.step_seconds(running) / off_seconds
+            mode = self._probe_or_not(gains[0], times[0], drafting, running)
         if mode is not Mode.OFF:
             waiting = finds or bool(self._fresh[slots].any())
             budget = at_hand
             if mode is Mode.FULL and waiting:
-                budget = Budget(most, running * gains[0] / (times[0] * off_seconds))
+                budget = Budget(all_drafts, running * gains[0] / (times[0] * off_seconds))
             form = use[curve.program_rows(running + budget.drafts)]
         choice = Choice(self._number, mode, form, budget.drafts, running, finds, budget.throughput)
         self._drafted = [form.drafts, finds]
@@ -184,6 +176,25 @@ class LengthPolicy:
     def timed(self, choice: Choice, seconds: float) -> None:
         """Note how long a decode step took."""
         self._costs.observe(choice.form, choice.running, seconds)
+
+    def _best_budget(self, confidences: np.ndarray, curve: TimeCurve) -> Budget:
+        expected = survival(self._table.corrected(confidences))
+        return best_budget(survival(confidences), len(confidences), curve, expected)
+
+    def _forecast(
+        self, confidences: np.ndarray, curve: TimeCurve, all_drafts: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of each request and seconds of the step: of full, and of variable lengths.
+
+        A budget is judged by confidences that it was not chosen for: the best of many looks better
+        than it is. So this one is of the step before, and these choose the next one.
+        """
+        running = len(confidences)
+        rates, expected = survival(confidences), survival(self._table.corrected(confidences))
+        drafts = np.array([all_drafts, min(self._previous, all_drafts)])
+        self._previous = best_budget(rates, running, curve, expected).drafts
+        tokens = [gained(rates, count, expected) for count in drafts.tolist()]
+        return 1 + np.array(tokens) / running, curve.seconds_of(running + drafts)
 
     def _confidences(self, slots: np.ndarray, limits: np.ndarray, latest: np.ndarray) -> np.ndarray:
         """Of the drafts before those at hand: [running, places] float32.

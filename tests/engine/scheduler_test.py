@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -283,6 +284,20 @@ def test_prompts_share_a_step_and_the_smallest_bucket_that_fits() -> None:
         ({"blocks": 31}, "blocks is 31; one sequence of 4096 tokens needs 32"),
         ({"prefix_cache": "on"}, "prefix_cache is 'on'; it must be one of off, exact, bounded"),
         ({"prefix_cache": "bounded"}, "prefix_cache is 'bounded', but keep_tokens is 0; give"),
+        ({"drafter": "guess"}, "drafter is 'guess'; it must be one of off, lookup, dspark"),
+        ({"draft_tokens": 9}, "draft_tokens is 9; it must be from 1 to 8"),
+        ({"draft_lengths": "any"}, "draft_lengths is 'any'; it must be one of fixed, variable"),
+        ({"draft_lengths": "variable"}, "draft_lengths is 'variable', but drafter is 'off'; name"),
+        (
+            {"decode_rows": (12,)},
+            "decode_rows has 12; each must be a multiple of 8 from 8 to below",
+        ),
+        (
+            {"decode_rows": (48,)},
+            "decode_rows has 48; each must be a multiple of 8 from 8 to below",
+        ),
+        ({"confidence_temperatures": (1, 2)}, "confidence_temperatures is (1, 2); it must be one"),
+        ({"confidence_temperatures": (0,)}, "confidence_temperatures is (0,); it must be one"),
     ],
 )
 def test_sizes_are_refused_in_one_sentence(options: dict, sentence: str) -> None:
@@ -290,3 +305,24 @@ def test_sizes_are_refused_in_one_sentence(options: dict, sentence: str) -> None
         EngineConfig.of(CONFIG, **options)
     assert str(error.value).startswith(sentence)
     assert "\n" not in str(error.value)
+
+
+def test_the_decode_programs_of_variable_lengths() -> None:
+    sizes = EngineConfig.of(
+        CONFIG, drafter="lookup", draft_tokens=7, draft_lengths="variable",
+        confidence_temperatures=(1e-9,),
+    )  # fmt: skip
+    forms = sizes.decode_forms
+    assert [form.rows for form in forms] == [8, 8, 16, 24, 32, 40, 48, 56, 64]
+    assert [form.drafts for form in forms] == [False] + [True] * 8
+    assert [form.ragged for form in forms] == [False] + [True] * 7 + [False]
+    assert sizes.decode_bucket(forms[0]).tile_rows == sizes.decode_bucket(forms[1]).tile_rows == 1
+    assert sizes.decode_bucket(forms[-1]).tile_rows == 8
+    assert sizes.rollback == 8
+    assert sizes.confidence_temperatures == (1e-5,) * 7
+    assert len(replace(sizes, draft_lengths="fixed").decode_forms) == 1
+
+
+def test_few_drafts_leave_the_caches_as_they_are() -> None:
+    for options in ({}, {"drafter": "lookup"}, {"drafter": "lookup", "draft_tokens": 1}):
+        assert EngineConfig.of(CONFIG, **options).rollback == 6

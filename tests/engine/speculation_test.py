@@ -5,19 +5,18 @@ accepted somewhere.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import jax
-import jax.numpy as jnp
 import noise_model
 import numpy as np
 import pytest
 from engine_support import check_empty, engine_of, run, same_answer
 from random_mixes import KINDS, Answers, request, run_mix
+from script_drafter import ScriptDrafter, some
 
 from dsinfer_jax.engine.detokenise import TextCodec
-from dsinfer_jax.engine.drafter import Drafts, History, Model, Written
 from dsinfer_jax.engine.llm import LLM
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.programs import Programs
@@ -28,46 +27,6 @@ from dsinfer_jax.engine.structured_output import StructuredOutput
 from dsinfer_jax.model.numerics import EXACT
 
 PLACES = 5
-Script = Callable[[Request], Sequence[int]]
-
-
-class ScriptDrafter:
-    """Proposes what a script says that follows the known tokens.
-
-    Attributes:
-        answer: what a request will generate.
-        spoiled: whether the draft of a position is replaced by another token.
-    """
-
-    places, draws = PLACES, False
-
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
-        self.answer: Script = lambda request: ()
-        self.spoiled: Callable[[int], bool] = lambda position: False
-
-    def empty(self, slots: int) -> History:
-        return History(np.full((slots, self._longest), -1, np.int32))
-
-    def entry(self, request: Request) -> History:
-        tokens = np.full(self._longest, -1, np.int32)
-        whole = [*request.prompt_token_ids, *self.answer(request)][: self._longest]
-        tokens[: len(whole)] = whole
-        for position in range(len(request.prompt_token_ids), len(whole)):
-            if self.spoiled(position):
-                tokens[position] = (tokens[position] + 1) % 512
-        return History(tokens)
-
-    def note(self, state: History, written: Written) -> History:
-        return state
-
-    def propose(self, state: History, written: Written, model: Model) -> tuple[History, Drafts]:
-        tokens = jnp.asarray(state.token_ids)
-        places = written.newest[:, None] + 1 + jnp.arange(PLACES)
-        inside = places < self._longest
-        ids = jnp.take_along_axis(tokens, jnp.minimum(places, self._longest - 1), axis=1)
-        known = jnp.cumprod(inside & (ids >= 0), axis=1)
-        return state, Drafts(ids, jnp.sum(known, axis=1, dtype=jnp.int32))
 
 
 @dataclass
@@ -95,7 +54,7 @@ class Scripted:
 @pytest.fixture(scope="module")
 def scripted(small_llm: LLM) -> Scripted:
     old = small_llm.engine
-    drafter = ScriptDrafter(old.sizes.max_model_len + 1)
+    drafter = ScriptDrafter(old.sizes.max_model_len + 1, PLACES)
     sizes = replace(old.sizes, draft_tokens=PLACES)
     programs = Programs(old._params, old.config, EXACT, sizes, drafter=drafter)
     return Scripted(small_llm, drafter, programs)
@@ -104,11 +63,6 @@ def scripted(small_llm: LLM) -> Scripted:
 @pytest.fixture(scope="module")
 def answers(small_llm: LLM) -> Answers:
     return Answers(engine_of(small_llm, "off", asynchronous=False))
-
-
-def some(position: int) -> bool:
-    """A third of all positions, without a pattern."""
-    return position * 2654435761 % 2**32 < 2**32 // 3
 
 
 RULES = [

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from model_support import SLOTS, Machine, assert_same_bits, bucket, machine, piece
+from model_support import SLOTS, Machine, assert_same_bits, blocks_of, bucket, machine, piece
+
+from dsinfer_jax.model.plan import decode_plan
 
 LENGTH = 301
 LONG = bucket(304)  # one whole sequence
@@ -154,3 +156,34 @@ def test_rows_of_a_slot_and_rollback(tiny, sequences, expected):
                 logits[slot, : accepted[slot]], expected[slot][at:stop], f"rows {at}..{stop}"
             )
         position += accepted
+
+
+def test_slots_share_the_rows_of_a_ragged_step(tiny, sequences, expected):
+    """Any number of rows for each slot, one after the other, some slots without."""
+    random, rows, most = np.random.default_rng(6), 16, 6
+    cache = tiny.fresh()
+    position = np.array([3, 8, 15, 63, 122, 127, 130, 251])
+    for slot, start in enumerate(position):
+        cache, _ = tiny.prefill(cache, [piece(sequences[slot], 0, start, slot=slot)], LONG)
+    tables = np.stack([blocks_of(slot) for slot in range(SLOTS)])
+    for _ in range(12):
+        counts = random.integers(0, most + 1, SLOTS)
+        while counts.sum() > rows:
+            counts[random.integers(SLOTS)] = 0
+        counts = np.minimum(counts, LENGTH - position)
+        token_ids = np.array([np.resize(sequences[slot][at:], most)
+                              for slot, at in enumerate(position)])  # fmt: skip
+        padding = rows - counts.sum()
+        slot_of = np.append(np.repeat(np.arange(SLOTS), counts), [SLOTS - 1] * padding)
+        offset = np.append(np.concatenate([np.arange(count) for count in counts]), [most] * padding)
+        plan = decode_plan(
+            token_ids.astype(np.int32), np.where(counts > 0, position, -1).astype(np.int32),
+            tables, tiny.config, counts.astype(np.int32),
+            (slot_of.astype(np.int32), offset.astype(np.int32)),
+        )  # fmt: skip
+        cache, logits = tiny.step(tiny.params, cache, plan)
+        by_slot = np.split(np.asarray(logits), np.cumsum(counts))
+        for slot in np.flatnonzero(counts):
+            at, stop = position[slot], position[slot] + counts[slot]
+            assert_same_bits(by_slot[slot], expected[slot][at:stop], f"rows {at}..{stop}")
+        position += counts
