@@ -144,7 +144,8 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 def test_what_a_chat_demands_of_the_output(
     tmp_path: Path, fields: dict[str, Any], kind: str | None, trigger: tuple[int, ...]
 ) -> None:
-    from dsinfer_jax import demo
+    from noise_model import TOKENIZER
+
     from dsinfer_jax.engine.detokenise import TextCodec
 
     path = tmp_path / "chat.json"
@@ -154,7 +155,7 @@ def test_what_a_chat_demands_of_the_output(
         assert item.constraint is None
         return
     assert item.constraint is not None
-    output = structured_output(item.constraint, TextCodec(demo.load()[2], 0))
+    output = structured_output(item.constraint, TextCodec(TOKENIZER, 0))
     assert (output.kind, output.trigger_token_ids) == (kind, trigger)
     assert output.after_marker is (kind == "tool_calls" and not trigger)
 
