@@ -10,8 +10,7 @@ The engine knows token ids only; text is the business of `llm.py`.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -221,14 +220,14 @@ class LLMEngine:
         flight, self._flight = self._flight, None
         return self._commit(flight) if flight else []
 
-    @contextmanager
-    def other_params(self, params: Params) -> Iterator[None]:
-        """Run with other weights of the same shapes; no request may be running on either side."""
-        own, self._params = self._params, params
-        try:
-            yield
-        finally:
-            self._params = own
+    def proposals(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the last step has left for slots, of a drafter with laws; waits for it.
+
+        Returns:
+            Position of the newest token [n] int32, drafts [n, places] int32, and the logits of
+            their laws [n, places, vocab] bf16.
+        """
+        return self._programs.proposals(slots)
 
     def close(self) -> None:
         """End the process that builds grammars; it may be called twice."""

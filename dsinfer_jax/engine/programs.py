@@ -286,6 +286,13 @@ class Programs:
         vectors = [program.inputs.pack(replace(one, budget=one.budget.reshape(()))) for one in own]
         return self._run(program, params, cache, vectors, masks)
 
+    def proposals(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See `LLMEngine.proposals`."""
+        state = self._state
+        kept = (jnp.asarray(leaf)[slots] for leaf in (state.start, state.drafts, state.draft_laws))
+        starts, drafts, laws = (np.asarray(leaf) for leaf in kept)
+        return starts, drafts, laws
+
     def rehearse(self, form: DecodeForm, running: int) -> DecodeInputs:
         """Inputs of a decode step of invented tokens in the first slots, all rows in use.
 

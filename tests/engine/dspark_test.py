@@ -125,12 +125,21 @@ def test_swapped_markov_tables_are_noticed_at_the_start(drafted: Drafted) -> Non
 
 
 def test_chance_is_no_reason_to_warn() -> None:
-    assert not looks_exchanged(0, 0)
-    assert not looks_exchanged(0, 9)
-    assert not looks_exchanged(200, 230)
-    assert not looks_exchanged(400, 20)
-    assert looks_exchanged(0, 40)
-    assert looks_exchanged(100, 200)
+    dice = np.random.default_rng(0)
+    noise = dice.normal(0, 1, 400)
+    assert not looks_exchanged(np.zeros(0))
+    assert not looks_exchanged(noise[:1] + 9)
+    assert not looks_exchanged(noise)
+    assert not looks_exchanged(noise - 1)
+    assert not looks_exchanged(np.full(400, 0.01))  # sure, and not worth a word
+    assert looks_exchanged(noise + 0.5)
+
+
+def test_tables_that_mislead_either_way_are_not_taken_for_swapped(drafted: Drafted) -> None:
+    """They are worse than none as they are, and no better than none when they are exchanged."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drafted.engine("dspark", drafted.favouring((40, 41, 42), 60.0))
 
 
 def test_a_model_without_a_draft_block_is_refused() -> None:
