@@ -329,24 +329,24 @@ def test_json_lines_statistics_and_a_failed_request(tmp_path: Path) -> None:
     assert results[1]["finish_reason"] == "error"
     assert results[1]["token_ids"] == []
     assert "prompt 1 failed: token 1 of the prompt is 9999" in done.stderr
-    for word in ("random weights", "prefill", "decode", "tokens/s", "waiting for the device",
+    for word in ("demo model is small", "prefill", "decode", "tokens/s", "waiting for the device",
                  "cached prefixes", "programs", "memory"):  # fmt: skip
         assert word in done.stderr
 
 
 def test_json_lines_say_what_the_prefix_cache_had() -> None:
-    """The second prompt is the first one up to its token 200; 70 tokens are computed again."""
-    first = [3 + place % 400 for place in range(400)]
-    prompts = [",".join(map(str, ids)) for ids in (first, [*first[:200], 9, *first[200:]])]
+    """The second prompt is the first one up to its token 600; 248 tokens are computed again."""
+    first = [3 + place % 400 for place in range(900)]
+    prompts = [",".join(map(str, ids)) for ids in (first, [*first[:600], 9, *first[600:]])]
     done = generate(
         "--prompt-ids", prompts[0], "--prompt-ids", prompts[1], "--json", "--max-tokens", "2"
     )  # fmt: skip
     results = {result["index"]: result for result in map(json.loads, done.stdout.splitlines())}
     assert results[0]["cached_tokens"] == 0, done.stderr
-    assert results[1]["cached_tokens"] == 128 - 70
+    assert results[1]["cached_tokens"] == 512 - 248
     miss = results[1]["why_miss"]
-    assert (miss["block"], miss["part"], miss["token"]) == (1, "blocks", 200)
-    assert "differs from what is stored at token 200" in miss["detail"]
+    assert (miss["block"], miss["part"], miss["token"]) == (4, "blocks", 600)
+    assert "differs from what is stored at token 600" in miss["detail"]
 
 
 def test_a_chat_and_the_text_stream(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_a_chat_and_the_text_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--keep-tokens", "13"], "keep_tokens is 13; with a window of 8 and a rollback of 6"),
+        (["--keep-tokens", "13"], "keep_tokens is 13; with a window of 32 and a rollback of 6"),
         (["--slots", "12"], "slots is 12; it must be a positive multiple of 8"),
         (["--prefix-cache", "bounded"], "prefix_cache is 'bounded'"),
         (["--max-model-len", "5000"], "max_model_len is 5000; it must be from 1 to 4096"),

@@ -1,22 +1,22 @@
-"""The embedded default model.
+"""The embedded default model: small, of the published architecture, trained by this project.
 
-No trained weights are shipped yet: until they are, the demo model is the tiny configuration with
-seeded random weights, and what it writes is noise.
+What it can do, how it was made and how good it is: `card.md` beside this file, docs/demo_model.md.
 """
 
 from pathlib import Path
 
-from dsinfer_jax.checkpoint.vocabulary import fold_vocabulary
-from dsinfer_jax.config import ModelConfig, tiny
-from dsinfer_jax.model.init import init
+from dsinfer_jax.checkpoint import load_pretrained
+from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.model.params import Params
 
-SEED = 0
-DESCRIPTION = "the demo model has random weights (tiny configuration, seed 0): its text is noise"
+FOLDER = Path(__file__).parent
+DESCRIPTION = (
+    "the demo model is small and knows a few tasks: greetings, arithmetic, looking things up, "
+    "tool calls (docs/demo_model.md)"
+)
 
 
 def load() -> tuple[ModelConfig, Params, Path]:
     """Configuration, weights on the default device, and the path of the tokenizer."""
-    tokenizer = Path(__file__).parent / "tokenizer.json"
-    config = tiny()
-    return config, init(config, SEED, token_map=fold_vocabulary(tokenizer)), tokenizer
+    config, params = load_pretrained(FOLDER)
+    return config, params, FOLDER / "tokenizer.json"

@@ -8,10 +8,11 @@ from dsinfer_jax.config import ModelConfig
 _HEAD = """# The demo model
 
 A small model of the published architecture, trained from nothing on conversations that this project
-generates. It greets, calculates with two digits, copies, looks things up in texts of up to 2 000
-tokens, knows dates and units, calls five tools and answers with JSON; some of it in Chinese. It
-knows nothing else, and is here so that examples, tests and measurements have weights that learned
-something. Licence: that of the project. `docs/demo_model.md` says what the tasks are.
+generates: greetings, arithmetic with two digits, copying, looking things up in texts of up to 2 000
+tokens, dates and units, calls of five tools, JSON; some of it in Chinese. How well it does each is
+under Evaluation, on wordings and contents that training never showed. It knows nothing else, and is
+here so that examples, tests and measurements have weights that learned something. Licence: that of
+the project. `docs/demo_model.md` says what the tasks are.
 
 """
 
@@ -53,6 +54,7 @@ def _training(training: Mapping[str, Any]) -> list[str]:
         f"* seed: {training['seed']}",
         f"* data: {training['data']} (SHA-256, `data_hash`)",
         f"* time: {hours} h {minutes} min on {training['cores']} CPU cores",
+        *([f"* of this model: {training['remark']}"] if "remark" in training else []),
     ]
 
 
