@@ -55,6 +55,8 @@ class DraftStats:
         self.request_steps += len(verified)
         self.budget += choice.budget
         self.throughput = choice.throughput
+        if not verified.any():
+            return
         place = np.arange(confidences.shape[1])
         tried = (place < verified[:, None]) & (place <= accepted[:, None])
         stayed = place < accepted[:, None]

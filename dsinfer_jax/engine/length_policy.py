@@ -30,10 +30,11 @@ from dsinfer_jax.engine.step_times import StepCosts, draft_curve
 _ENTER, _LEAVE = 1.02, 1.005  # throughput of variable lengths over the others (9.8)
 _SWITCH = 1.005  # of off over full, or of full over off
 _HORIZON = 512  # requests x steps in the mean
-_FEWEST = 8  # steps before the mode may change
+_FEWEST = 64  # requests x steps before the mean begins
 _PROBE_COST = 0.005  # share of the time that probes may take
 _PROBE_REQUESTS = 8  # requests x steps that a probe verifies
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 32, 4096  # steps between probes
+_REST = 8  # of so many steps without drafts one looks whether they should come back
 _REMEMBERED = 128  # confidences that stand for what drafting would bring
 
 
@@ -108,9 +109,10 @@ class LengthPolicy:
         self._previous = places * slots  # the best budget for the step before
         # decaying means of full and of variable lengths, a step without drafts being 1
         self._seen = 0  # requests x steps in them
+        self._begun = 0  # requests x steps altogether
         self._gains = np.ones(2)  # tokens
         self._times = np.ones(2)
-        self._pause = 0  # steps until the next probe
+        self._since = 0  # steps without drafts since the last probe
         self._probe = 0  # steps of a probe under way
 
     def begin(self, slot: int) -> None:
@@ -128,8 +130,12 @@ class LengthPolicy:
         self._number += 1
         self._learn()
         running, finds = len(slots), self._drafted[0]
-        curve, use = draft_curve(self._costs, self._forms, running)
         off_seconds = self._costs.seconds(self._off, running)
+        resting = self.mode is Mode.OFF and not self._probe
+        if resting and (self._since + 1) % _REST:
+            self._since += 1
+            return self._chosen(self.mode, self._off, Budget(0, running / off_seconds), running)
+        curve, use = draft_curve(self._costs, self._forms, running)
         confidences = self._confidences(slots, limits, latest)
         at_hand = self._best_budget(confidences, curve)
         if not finds:  # what drafting would bring
@@ -141,18 +147,21 @@ class LengthPolicy:
 
         mode, form, budget = self.mode, self._off, Budget(0, running / off_seconds)
         if mode is Mode.OFF:
-            drafting = curve.step_seconds(running) / off_seconds
-            mode = self._probe_or_not(gains[0], times[0], drafting, running)
+            mode = self._probe_or_not(curve.step_seconds(running) / off_seconds, running)
         if mode is not Mode.OFF:
             waiting = finds or bool(self._fresh[slots].any())
             budget = at_hand
             if mode is Mode.FULL and waiting:
                 budget = Budget(all_drafts, running * gains[0] / (times[0] * off_seconds))
             form = use[curve.program_rows(running + budget.drafts)]
-        choice = Choice(self._number, mode, form, budget.drafts, running, finds, budget.throughput)
+        return self._chosen(mode, form, budget, running)
+
+    def _chosen(self, mode: Mode, form: DecodeForm, budget: Budget, running: int) -> Choice:
+        """Move on by a step."""
+        finds = self._drafted[0]
         self._drafted = [form.drafts, finds]
         self._fresh, self._fresh_before = np.zeros_like(self._fresh), self._fresh
-        return choice
+        return Choice(self._number, mode, form, budget.drafts, running, finds, budget.throughput)
 
     def read(
         self,
@@ -231,9 +240,10 @@ class LengthPolicy:
 
     def _switch(self, gains: np.ndarray, times: np.ndarray, running: int) -> None:
         """Add a step to the means, and change the mode if it is worth it."""
-        if self._number < _FEWEST:  # nothing is known yet
+        self._begun += running
+        if self._begun < _FEWEST:  # confidences are not worth much yet
             return
-        self._seen = min(self._seen + running, _HORIZON)
+        self._seen = min(self._seen + running, max(_HORIZON, running))
         self._gains += (gains - self._gains) * running / self._seen
         self._times += (times - self._times) * running / self._seen
         full, best = (self._gains / self._times).tolist()
@@ -249,24 +259,24 @@ class LengthPolicy:
 
     def _enter(self, mode: Mode) -> None:
         if mode is not self.mode:
-            self.mode, self._probe, self._pause = mode, 0, _SHORTEST_PAUSE
+            self.mode, self._probe, self._since = mode, 0, 0
 
-    def _probe_or_not(self, gain: float, time: float, drafting: float, running: int) -> Mode:
+    def _probe_or_not(self, drafting: float, running: int) -> Mode:
         """Full while a probe is under way, off else.
 
         Args:
-            gain, time: tokens and time of a step that verifies all drafts, a step without drafts
-                being 1.
-            drafting: time of a step that drafts and verifies nothing.
+            drafting: time of a step that drafts and verifies nothing, in units of one that does
+                not draft.
         """
         if self._probe == 0:
-            self._pause -= 1
-            if self._pause > 0:
-                return Mode.OFF
+            self._since += 1
             steps = ceil(_PROBE_REQUESTS / running)
+            last = survival(self._table.corrected(self._remembered[-_PROBE_REQUESTS:]))
+            hope = float(max(self._gains[0], 1 + last.sum(axis=1).mean()))  # look again soon
+            lost = max(drafting - 1, 0.0) + steps * max(float(self._times[0]) - hope, 0.0)
+            if self._since < min(max(lost / _PROBE_COST, _SHORTEST_PAUSE), _LONGEST_PAUSE):
+                return Mode.OFF
+            self._since = 0
             self._probe = 1 + steps  # the first one drafts, and has nothing to verify
-            lost = max(drafting - 1, 0.0) + steps * max(time - gain, 0.0)
-            pause = ceil(lost / _PROBE_COST)
-            self._pause = min(max(pause, _SHORTEST_PAUSE), _LONGEST_PAUSE)
         self._probe -= 1
         return Mode.FULL

@@ -3,10 +3,12 @@
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from dsinfer_jax.engine.request import FinishReason, Request
+
+if TYPE_CHECKING:  # the server's mock counts without it
+    import numpy as np
 
 _PREFIX = "dsinfer_"
 # Upper ends of the histograms' buckets in seconds; one more has no end.
@@ -90,7 +92,7 @@ class ExpertStats:
     busiest: int = 0
     mean: float = 0.0
 
-    def add(self, loads: np.ndarray) -> None:
+    def add(self, loads: "np.ndarray") -> None:
         """Count a step. loads [layers, experts]."""
         pairs = int(loads.sum())
         self.pairs += pairs
@@ -99,8 +101,11 @@ class ExpertStats:
 
     @property
     def balance(self) -> float:
-        """Mean over busiest: 1 when all experts have as many rows (engine.md 7.7, its inverse)."""
-        return self.mean / self.busiest if self.busiest else 1.0
+        """Mean over busiest: 1 when all experts have as many rows (engine.md 7.7, its inverse).
+
+        0 before the first row.
+        """
+        return self.mean / self.busiest if self.busiest else 0.0
 
     def entries(self) -> dict[str, float]:
         return {

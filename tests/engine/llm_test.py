@@ -151,7 +151,7 @@ def test_an_abandoned_stream_frees_everything(tiny_llm: LLM) -> None:
 def test_donated_cache_is_written_in_place(tiny_llm: LLM) -> None:
     for program in (
         *tiny_llm.engine._programs._prefill.values(),
-        tiny_llm.engine._programs._decode,
+        *tiny_llm.engine._programs._decode.values(),
     ):
         aliased = program.compiled.memory_analysis().alias_size_in_bytes
         assert aliased >= tiny_llm.engine.memory.cache

@@ -104,7 +104,7 @@ def test_the_grain_is_stated_at_start(small_llm: LLM) -> None:
 def test_balance_of_experts() -> None:
     """Mean over busiest, of all layers and steps together."""
     stats = ExpertStats()
-    assert stats.balance == 1
+    assert stats.balance == 0
     stats.add(np.array([[2, 2], [4, 0]]))
     stats.add(np.array([[0, 0], [1, 3]]))
     assert (stats.pairs, stats.busiest, stats.mean) == (12, 9, 6.0)

@@ -8,10 +8,10 @@ from mesh_runs import run_on_devices
 
 PROGRAM = Path(__file__).with_name("engine_program.py")
 FEW: list[tuple[dict[str, Any], dict[str, int]]] = [
-    ({"drafter": "lookup"}, {"dp": 4, "ep": 2}),
     ({"drafter": "dspark", "keep_tokens": 32}, {"dp": 2, "ep": 4, "cp": 2}),
 ]
 MANY = [
+    ({"drafter": "lookup"}, {"dp": 4, "ep": 2}),
     ({}, {"dp": 8}),
     ({"drafter": "dspark", "draft_tokens": 3}, {"dp": 8, "ep": 4}),
     ({"keep_tokens": 32, "prefix_cache": "bounded"}, {"dp": 4, "ep": 8, "cp": 2}),

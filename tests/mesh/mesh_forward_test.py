@@ -13,8 +13,7 @@ KEEP = 16  # the window of eight, the rollback of six, and a little
 
 # (data, expert, context), exchange, kept suffix; 0: whole prompts
 FEW = [
-    [(2, 1, 1), "gather", 0],
-    [(1, 4, 1), "slots", 0],
+    [(1, 4, 1), "gather", 0],
     [(1, 2, 2), "slots", KEEP],
 ]
 EVERY = [
