@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -273,6 +273,15 @@ def test_results_come_from_the_table(tmp_path: Path) -> None:
     assert "result of get_weather: sunny\n" in done.output
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_keeps_what_was_answered() -> None:
     done = chat(["Count", "Go on"], [f"one two{CTRL_C} three", "three"])
     assert done.output == "one two\n(stopped)\nthree\n"
@@ -281,12 +290,14 @@ def test_ctrl_c_keeps_what_was_answered() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_before_an_answer_takes_the_message_back() -> None:
     done = chat(["Why?", "Hello"], [f"hmm{CTRL_C}", "</think>Hi!"], thinking=True)
     assert done.output == "thinking: hmm\nstopped (the message is taken back)\nHi!\n"
     assert [message["content"] for message in done.messages] == ["Hello", "Hi!"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_within_a_call_drops_the_calls() -> None:
     answer = "I look." + call_markup("Paris", "Rome").replace("Rome", f"Ro{CTRL_C}me")
     done = chat(["Weather?"], [answer], tools=TOOLS)
@@ -294,6 +305,7 @@ def test_ctrl_c_within_a_call_drops_the_calls() -> None:
     assert done.asked == ["> ", "> "]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_at_a_question() -> None:
     lines: list[str | BaseException] = [
         KeyboardInterrupt(),
