@@ -123,6 +123,8 @@ def test_the_statistics_of_variable_steps(drafted: Drafted) -> None:
     params = drafted.successors(20.0, 100.0)
     engine = variable(drafted, params=params, costs=Fixed({8: 1.0, 16: 1.1, 40: 9.0}))
     company = requests(8, 0.0)
+    for one in company:
+        one.params = replace(one.params, max_tokens=80)
     run(engine, company)
     engine.flush()
     seen = engine.snapshot()
