@@ -81,14 +81,20 @@ def record_blocks(llm: LLM, prompts: Sequence[Sequence[int]], max_tokens: int) -
 
 
 def _blocks(outcomes: Sequence[Outcome], token_ids: Sequence[int]) -> Blocks:
-    """Of one request: the slot in which steps have proposed anything."""
-    drafts = np.stack([outcome.drafts for outcome in outcomes])  # [steps, slots, places]
-    confidences = np.stack([outcome.confidences for outcome in outcomes])
-    slot = int(np.argmax(np.abs(confidences).sum(axis=(0, 2))))
-    first = next(step for step, row in enumerate(confidences[:, slot]) if row.any())
-    count, places = len(token_ids) - 1, drafts.shape[2]
-    proposed = drafts[first : first + count, slot]
+    """Of one request, which ran alone: its slot is the one to which decode steps add a token.
+
+    The step before the first of them, the end of the prompt, has proposed the first block.
+    """
+    emitted = np.stack([outcome.emitted for outcome in outcomes])  # [steps, slots]
+    decoding = np.flatnonzero(emitted.any(axis=1))
+    count, places = len(token_ids) - 1, outcomes[0].drafts.shape[1]
+    if not count or not len(decoding):
+        return Blocks(np.zeros((0, places), np.float32), np.zeros(0, np.int64))
+    slot, first = int(np.argmax(emitted[decoding[0]])), int(decoding[0]) - 1
+    some = outcomes[first : first + count]
+    proposed = np.stack([outcome.drafts[slot] for outcome in some])
+    confidences = np.stack([outcome.confidences[slot] for outcome in some])
     said = np.array([*token_ids, *[-1] * places])
-    following = np.stack([said[at + 1 : at + 1 + places] for at in range(len(proposed))])
+    following = np.stack([said[at + 1 : at + 1 + places] for at in range(len(some))])
     stays = np.cumprod(proposed == following, axis=1)
-    return Blocks(confidences[first : first + count, slot], stays.sum(axis=1))
+    return Blocks(confidences, stays.sum(axis=1))
