@@ -83,14 +83,15 @@ def record_blocks(llm: LLM, prompts: Sequence[Sequence[int]], max_tokens: int) -
 def _blocks(outcomes: Sequence[Outcome], token_ids: Sequence[int]) -> Blocks:
     """Of one request, which ran alone: its slot is the one to which decode steps add a token.
 
-    The step before the first of them, the end of the prompt, has proposed the first block.
+    Its last prefill step, which adds none, has proposed the first block; before it there may be a
+    decode step that the request before has wasted.
     """
     emitted = np.stack([outcome.emitted for outcome in outcomes])  # [steps, slots]
-    decoding = np.flatnonzero(emitted.any(axis=1))
     count, places = len(token_ids) - 1, outcomes[0].drafts.shape[1]
-    if not count or not len(decoding):
+    if not count:
         return Blocks(np.zeros((0, places), np.float32), np.zeros(0, np.int64))
-    slot, first = int(np.argmax(emitted[decoding[0]])), int(decoding[0]) - 1
+    first = int(np.flatnonzero(~emitted.any(axis=1))[-1])
+    slot = int(np.argmax(emitted[first + 1]))
     some = outcomes[first : first + count]
     proposed = np.stack([outcome.drafts[slot] for outcome in some])
     confidences = np.stack([outcome.confidences[slot] for outcome in some])
