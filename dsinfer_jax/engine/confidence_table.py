@@ -7,6 +7,27 @@ _MEMORY = 1024  # judged drafts of a cell after which two thirds are forgotten
 _DOUBT = 16  # drafts that it takes to believe a cell half
 
 
+def judged(
+    places: int, verified: np.ndarray, accepted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Drafts that were verified while all before them stayed, and those that stayed too.
+
+    Args:
+        verified, accepted: [requests] int.
+
+    Returns:
+        Two of [requests, places] bool.
+    """
+    place = np.arange(places)
+    tried = (place < verified[:, None]) & (place <= accepted[:, None])
+    return tried, place < accepted[:, None]
+
+
+def tenths(confidences: np.ndarray) -> np.ndarray:
+    """The bin of each confidence: int64."""
+    return np.minimum(confidences * BINS, BINS - 1).astype(np.int64)
+
+
 class ConfidenceTable:
     """Corrections by place and by tenth of the confidence, learned from outcomes.
 
@@ -27,13 +48,11 @@ class ConfidenceTable:
             confidences: [requests, places] float32.
             verified, accepted: [requests] int.
         """
-        place = np.arange(confidences.shape[1])
-        tried = (place < verified[:, None]) & (place <= accepted[:, None])
-        stayed = place < accepted[:, None]
+        tried, stayed = judged(confidences.shape[1], verified, accepted)
         cells, size = self._cells(confidences)[tried], len(self._cell) * BINS
-        judged = np.bincount(cells, minlength=size)
-        keep = 1 - np.minimum(judged / _MEMORY, 0.5)
-        self._judged = self._judged * keep + judged
+        counts = np.bincount(cells, minlength=size)
+        keep = 1 - np.minimum(counts / _MEMORY, 0.5)
+        self._judged = self._judged * keep + counts
         missing = np.bincount(cells, (stayed - confidences)[tried], size)
         self._missing = self._missing * keep + missing
         by_bin = self._missing.reshape(-1, BINS).sum(axis=0)
@@ -47,4 +66,4 @@ class ConfidenceTable:
         return np.where(confidences > 0, shifted, 0.0)
 
     def _cells(self, confidences: np.ndarray) -> np.ndarray:
-        return self._cell + np.minimum(confidences * BINS, BINS - 1).astype(np.int64)
+        return self._cell + tenths(confidences)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dsinfer_jax.engine.confidence_table import BINS, judged, tenths
 from dsinfer_jax.engine.length_policy import Choice
 
 _PREFIX = "dsinfer_"
-BINS = 10
 
 
 @dataclass
@@ -57,11 +57,9 @@ class DraftStats:
         self.throughput = choice.throughput
         if not verified.any():
             return
-        place = np.arange(confidences.shape[1])
-        tried = (place < verified[:, None]) & (place <= accepted[:, None])
-        stayed = place < accepted[:, None]
+        tried, stayed = judged(confidences.shape[1], verified, accepted)
         estimates = confidences[tried]
-        bins = np.minimum((estimates * BINS).astype(np.int64), BINS - 1)
+        bins = tenths(estimates)
         self.judged += np.bincount(bins, minlength=BINS)
         self.stayed += np.bincount(bins[stayed[tried]], minlength=BINS)
         self.confidence += np.bincount(bins, estimates, BINS)

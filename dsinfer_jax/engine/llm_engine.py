@@ -220,13 +220,14 @@ class LLMEngine:
         flight, self._flight = self._flight, None
         return self._commit(flight) if flight else []
 
-    def proposals(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What the last step has left for slots, of a drafter with laws; waits for it.
+    def proposals(self, requests: Sequence[Request]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the last step has left for running requests, of a drafter with laws; waits for it.
 
         Returns:
             Position of the newest token [n] int32, drafts [n, places] int32, and the logits of
             their laws [n, places, vocab] bf16.
         """
+        slots = np.array([self._scheduler.slot_of(request) for request in requests], np.int32)
         return self._programs.proposals(slots)
 
     def close(self) -> None:

@@ -86,8 +86,7 @@ def _proposals(engine: "LLMEngine") -> list[_Proposed]:
     while engine.has_unfinished_requests():
         engine.step()
         running = [one for one in requests if one.slot is not None]
-        slots = np.array([one.slot for one in running], np.int32)
-        starts, drafts, laws = engine.proposals(slots)
+        starts, drafts, laws = engine.proposals(running)
         found += list(map(_Proposed, running, starts.tolist(), drafts, laws))
     engine.flush()
     return found

@@ -65,8 +65,8 @@ class Ranks:
 
     def add(self, request: Request) -> None:
         """Queue a request whose prompt fits the engine."""
-        loads = np.bincount(list(self._rank.values()), minlength=len(self.each))
-        rank = int(np.argmin(loads))
+        loads = [one.waiting + one.running for one in self.each]
+        rank = loads.index(min(loads))
         self._rank[request] = rank
         self.each[rank].add(request)
 

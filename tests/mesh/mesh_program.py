@@ -19,6 +19,7 @@ from dsinfer_jax import _jax
 from dsinfer_jax.mesh.company import CopyTables, MeshCompany
 from dsinfer_jax.mesh.exchange import EXCHANGES
 from dsinfer_jax.mesh.expert_placement import Placement, PlaceSizes, even_placement
+from dsinfer_jax.mesh.expert_weights import in_places
 from dsinfer_jax.mesh.layout import MeshLayout
 from dsinfer_jax.mesh.shardings import along, device_mesh, partition, placed
 from dsinfer_jax.model import cache as caches
@@ -53,7 +54,8 @@ class MeshMachine:
         self.tables = CopyTables(jnp.asarray(placement.copy_table), None)
         specs = build_tree(one.config, lambda spec: partition(spec.stacked_axes, "prefill"))
         self.specs = specs
-        params = padded_tables(with_copies(one.params, placement), self.mesh.size)
+        placed_experts = in_places(one.params.experts, placement.expert_at)
+        params = padded_tables(replace(one.params, experts=placed_experts), self.mesh.size)
         self.params = placed(params, self.mesh, specs)
         whole = replace(
             one.sizes,
@@ -106,13 +108,6 @@ def random_placement(sizes: PlaceSizes, layers: int, random: np.random.Generator
     placement = even_placement(sizes, np.stack(rows).astype(np.int32))
     placement.check()
     return placement
-
-
-def with_copies(params: Params, placement: Placement) -> Params:
-    """Backbone experts in their places: leaves [layers, places, ...]."""
-    at = placement.expert_at
-    layer = np.arange(at.shape[0])[:, None]
-    return replace(params, experts=jax.tree.map(lambda leaf: leaf[layer, at], params.experts))
 
 
 def padded_tables(params: Params, devices: int) -> Params:

@@ -14,6 +14,7 @@ from jax import lax
 from demo_training.model import FAR, Batch, expert_half, softmax_with_sink
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.model.attention import low_rank_query, output_projection, window_keys_of
+from dsinfer_jax.model.draft import WINDOW_RATIO
 from dsinfer_jax.model.hyper_connection import collapse
 from dsinfer_jax.model.numerics import EXACT, product_float, product_fp8, rms_norm
 from dsinfer_jax.model.observe import unobserved
@@ -22,7 +23,6 @@ from dsinfer_jax.model.rotary import inverse_frequencies, rotate
 from dsinfer_jax.model.trunk import Trunk, entry_mixes, first_trunk, sublayer_input, write_back
 
 Array = jax.Array
-WINDOW_RATIO = 0  # draft stages rotate as layers without compression
 _EXPERT_SLOTS = 4.0  # as in `model.Form`; noise rows begin alike and choose alike
 
 

@@ -11,7 +11,7 @@ import optax
 
 from demo_training import draft, model, weights
 from demo_training.data import Row
-from demo_training.train import Plan, Stage, State, model_batch
+from demo_training.train import Plan, Stage, State, balanced, model_batch
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.model.params import DraftParams, Params
 
@@ -126,10 +126,7 @@ def _step_function(config: ModelConfig, plan: Plan) -> Callable[..., Any]:
         (loss, (found, said)), gradient = jax.value_and_grad(loss_of, has_aux=True)(trained)
         updates, state = optimiser.update(gradient, state, trained)
         trained = optax.apply_updates(trained, updates)
-        gate, share = trained.layers.gate, 1 / said.expert_load.shape[-1]
-        bias = gate.bias + BALANCE_SPEED * jnp.sign(share - said.expert_load)
-        layers = replace(trained.layers, gate=replace(gate, bias=bias))
-        least = jnp.min(said.expert_load) / share
+        layers, least = balanced(trained.layers, said.expert_load, BALANCE_SPEED)
         metrics = Metrics(loss, **found, least_load=least, dropped=said.dropped)
         return replace(trained, layers=layers), state, metrics
 

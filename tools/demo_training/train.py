@@ -16,7 +16,7 @@ import optax
 from demo_training import model, weights
 from demo_training.data import Row
 from dsinfer_jax.config import ModelConfig
-from dsinfer_jax.model.params import Params
+from dsinfer_jax.model.params import LayerParams, Params
 
 Array = jax.Array
 
@@ -123,6 +123,14 @@ class Metrics(NamedTuple):
     least_load: Array  # of any expert, as a multiple of its share
 
 
+def balanced(layers: LayerParams, load: Array, speed: float) -> tuple[LayerParams, Array]:
+    """Layers whose routers lean towards experts with too little load, and the least load of any
+    expert as a multiple of its share. load [layers, experts] share of pairs."""
+    gate, share = layers.gate, 1 / load.shape[-1]
+    bias = gate.bias + speed * jnp.sign(share - load)
+    return replace(layers, gate=replace(gate, bias=bias)), jnp.min(load) / share
+
+
 def step_function(
     config: ModelConfig, plan: Plan, hashes: Any, stage: Stage
 ) -> Callable[[Params, Any, model.Batch], tuple[Params, Any, Metrics]]:
@@ -147,12 +155,8 @@ def step_function(
         gradient, (loss, losses) = jax.grad(loss_of, has_aux=True)(params, batch)
         updates, state = optimiser.update(gradient, state, params)
         params = optax.apply_updates(params, updates)
-        share = 1 / config.n_routed_experts
-        gate = params.layers.gate
-        bias = gate.bias + BALANCE_SPEED * jnp.sign(share - losses.expert_load)
-        params = replace(params, layers=replace(params.layers, gate=replace(gate, bias=bias)))
-        least = jnp.min(losses.expert_load) / share
-        return params, state, Metrics(
+        layers, least = balanced(params.layers, losses.expert_load, BALANCE_SPEED)
+        return replace(params, layers=layers), state, Metrics(
             loss, losses.index, losses.index_recall, losses.dropped, least
         )  # fmt: skip
 
