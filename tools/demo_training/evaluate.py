@@ -22,6 +22,8 @@ from dsinfer_jax.engine.detokenise import TextCodec
 from dsinfer_jax.engine.llm import LLM
 from dsinfer_jax.engine.sampling_params import SamplingParams
 from dsinfer_jax.engine.structured_output import StructuredOutput
+from dsinfer_jax.generate.chat import structured_output
+from dsinfer_jax.generate.chat_request import constraint_of
 from dsinfer_jax.model import cache as caches
 from dsinfer_jax.model.forward import forward
 from dsinfer_jax.model.numerics import POLICIES
@@ -211,19 +213,8 @@ def _with_required_calls(item: Item) -> Item:
 
 def _constraint(item: Item, codec: TextCodec) -> StructuredOutput | None:
     """What a server would enforce."""
-    request = converted(item)
-    constraint = request.inference_options.output_constraint
-    if constraint is None:
-        return None
-    control = codec.control_tokens
-    stage = request.parsing_options.thinking_initial_stage
-    thinks = stage is not None and stage.starts_in_reasoning()
-    return StructuredOutput.of_constraint(
-        constraint.kind,
-        constraint.schema,
-        thinking_end=[control["</think>"]] if thinks else [],
-        marker=control["｜DSML｜"],
-    )
+    constraint = constraint_of(converted(item))
+    return None if constraint is None else structured_output(constraint, codec)
 
 
 @dataclass(frozen=True)
