@@ -330,8 +330,8 @@ class LLMEngine:
         count = sizes.slots * sizes.ranks
         masks = row_masks(step.rows, count, sizes.query_rows, self.config.vocab_size)
         inputs = DecodeInputs(
-            slots.earliest >= 0, slots.last, slots.draft_limits, np.array(choice.budget, np.int32),
-            slots.block_tables, slots.draws,
+            slots.earliest >= 0, slots.last, slots.draft_limits,
+            np.full(sizes.ranks, choice.budget, np.int32), slots.block_tables, slots.draws,
         )  # fmt: skip
         self._cache, handle = self._programs.decode(
             self._params, self._cache, choice.form, inputs, masks

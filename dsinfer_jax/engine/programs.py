@@ -277,13 +277,11 @@ class Programs:
 
         Args:
             form: one of the engine's.
-            inputs: of the slots of all ranks.
+            inputs: of the slots of all ranks, with a budget for each rank.
             masks: allowed tokens of each slot's newest token and drafts; None: all.
         """
-        program, ranks = self._decode[form], self._sizes.ranks
-        budgets = np.broadcast_to(inputs.budget, ranks)
-        own = self._by_rank(replace(inputs, budget=budgets))
-        vectors = [program.inputs.pack(replace(one, budget=one.budget.reshape(()))) for one in own]
+        program = self._decode[form]
+        vectors = [program.inputs.pack(own) for own in self._by_rank(inputs)]
         return self._run(program, params, cache, vectors, masks)
 
     def proposals(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -313,7 +311,7 @@ class Programs:
         return replace(
             inputs, active=active, last=np.full(shape, sizes.max_model_len - 1, np.int32),
             draft_limits=np.full(shape, places, np.int32),
-            budget=np.array(max(form.rows - running, 0), np.int32),
+            budget=np.full(1, max(form.rows - running, 0), np.int32),
         )  # fmt: skip
 
     def _run(

@@ -72,7 +72,7 @@ class DecodeInputs:
     active: Leaf  # [slots] bool: the slot decodes, unless it has ended on the device
     last: Leaf  # [slots] int32: highest position that may be computed
     draft_limits: Leaf  # [slots] int32: most drafts that may be verified
-    budget: Leaf  # [] int32: of all slots together, in a ragged program
+    budget: Leaf  # [1] int32: of all slots of a rank together, in a ragged program
     block_tables: Leaf  # [slots, table width] int32
     draws: Draws  # positions are the device's business
 
@@ -120,7 +120,7 @@ def idle_inputs(slots: int, table_width: int) -> DecodeInputs:
         active=np.zeros(slots, bool),
         last=np.zeros(slots, np.int32),
         draft_limits=np.zeros(slots, np.int32),
-        budget=np.zeros((), np.int32),
+        budget=np.zeros(1, np.int32),
         block_tables=np.zeros((slots, table_width), np.int32),
         draws=idle_draws(slots),
     )

@@ -13,6 +13,8 @@ from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.programs import Programs
+from dsinfer_jax.engine.request import Request
+from dsinfer_jax.engine.sampling_params import SamplingParams
 from dsinfer_jax.model import init
 from dsinfer_jax.model.numerics import EXACT
 from dsinfer_jax.model.params import Params
@@ -29,6 +31,22 @@ DRAFT: dict[str, Any] = {
     "dspark_num_experts_per_tok": 2,
 }
 PLACES = 4
+
+
+def requests(count: int, temperature: float, max_tokens: int, **params: Any) -> list[Request]:
+    """Prompts of growing length, each with a seed of its own."""
+    dice = np.random.default_rng(1)
+    return [
+        Request(
+            place,
+            dice.integers(3, 512, 20 + 17 * place).tolist(),
+            SamplingParams(
+                max_tokens=max_tokens, temperature=temperature, seed=place, ignore_eos=True,
+                **params,
+            ),
+        )
+        for place in range(count)
+    ]  # fmt: skip
 
 
 class Drafted:

@@ -2,7 +2,9 @@
 
 import warnings
 from dataclasses import replace
+from functools import partial
 
+import draft_support
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,29 +16,12 @@ from dsinfer_jax import config
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.markov_check import looks_exchanged
 from dsinfer_jax.engine.programs import Programs
-from dsinfer_jax.engine.request import Request
-from dsinfer_jax.engine.sampling_params import SamplingParams
 from dsinfer_jax.model import init
 from dsinfer_jax.model.draft import draft_block
 from dsinfer_jax.model.numerics import EXACT
 from dsinfer_jax.model.params import Params
 
-
-def requests(count: int, temperature: float, **params: object) -> list[Request]:
-    """Few tokens are allowed by their bias, so that drafts and target agree now and then."""
-    bias = dict.fromkeys((40, 41, 42), 30.0) if params.pop("biased", False) else {}
-    dice = np.random.default_rng(1)
-    return [
-        Request(
-            place,
-            dice.integers(3, 512, 20 + 17 * place).tolist(),
-            SamplingParams(
-                max_tokens=40, temperature=temperature, seed=place, ignore_eos=True,
-                logit_bias=bias, **params,
-            ),
-        )
-        for place in range(count)
-    ]  # fmt: skip
+requests = partial(draft_support.requests, max_tokens=40)
 
 
 @pytest.mark.parametrize(("temperature", "deterministic"), [(0.0, False), (0.9, True)])

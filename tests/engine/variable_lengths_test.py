@@ -4,9 +4,11 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
+import draft_support
 import numpy as np
 import pytest
 from draft_support import PLACES, Drafted
@@ -69,18 +71,7 @@ def diced(engine: LLMEngine, seed: int = 0) -> tuple[LLMEngine, Dice]:
     return engine, dice
 
 
-def requests(count: int, temperature: float, **params: Any) -> list[Request]:
-    dice = np.random.default_rng(1)
-    return [
-        Request(
-            place,
-            dice.integers(3, 512, 20 + 17 * place).tolist(),
-            SamplingParams(
-                max_tokens=30, temperature=temperature, seed=place, ignore_eos=True, **params
-            ),
-        )
-        for place in range(count)
-    ]
+requests = partial(draft_support.requests, max_tokens=30)
 
 
 CHEAP = Fixed({8: 1.0, 16: 1.1, 40: 3.0})
