@@ -5,6 +5,7 @@ worker that tries grammars out. A matcher knows tokens only, and is correct for 
 request: it goes forward over drafts and back.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ NICENESS = 10  # of whatever builds grammars: steps come first
 _LIMITS = llguidance.LLParserLimits(
     step_lexer_fuel=200_000, step_max_items=50_000, max_grammar_size=500_000, verbose_errors=False
 )
+# Every way of cutting the same text into tokens is allowed. Without it a text that is certain, such
+# as a tag, could only be said in the tokens that `Vocabulary.__call__` gives, which no model learned.
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 class Vocabulary:
@@ -129,12 +133,13 @@ class Matcher:
 
 
 def native_matcher(vocabulary: Vocabulary, grammar: str) -> Any:
-    """llguidance's matcher of a grammar text.
+    """llguidance's matcher of a grammar in its dialect of Lark.
 
     Raises:
         GrammarError: the grammar is wrong, too large, or asks for what cannot be enforced.
     """
-    native = llguidance.LLMatcher(vocabulary.native, grammar, log_level=0, limits=_LIMITS)
+    text = _OPTIONS + grammar
+    native = llguidance.LLMatcher(vocabulary.native, text, log_level=0, limits=_LIMITS)
     error = native.get_error() or "; ".join(native.get_grammar_warnings())
     if error:
         raise GrammarError(f"the constraint cannot be enforced: {_first_line(error)}")
@@ -143,7 +148,9 @@ def native_matcher(vocabulary: Vocabulary, grammar: str) -> Any:
 
 def regex_grammar(pattern: str) -> str:
     """A grammar of the texts that a regular expression matches from end to end."""
-    return llguidance.LLMatcher.grammar_from_regex(pattern)
+    made = json.loads(llguidance.LLMatcher.grammar_from_regex(pattern))
+    grammar: str = made["grammars"][0]["lark_grammar"]
+    return grammar
 
 
 def _first_line(error: str) -> str:

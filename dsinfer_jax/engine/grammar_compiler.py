@@ -160,8 +160,9 @@ class _Worker:
     def _start(self, given_up: threading.Event) -> None:
         command = [sys.executable, "-m", "dsinfer_jax.engine.grammar_worker"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is for the engine, which ends it
+        )  # fmt: skip
         self._ask(self._greeting, _START_SECONDS, given_up)
 
     def _ask(self, question: Any, seconds: float, given_up: threading.Event) -> str | None:

@@ -125,6 +125,30 @@ def test_a_pattern_means_what_python_says(words: Vocabulary, pattern: str) -> No
         assert takes(words, regex_grammar(pattern), text) is whole, text
 
 
+@pytest.mark.parametrize(
+    ("grammar", "text"),
+    [
+        ('start: "write this" /[a-z]+/\n', "write this"),
+        ("start: %json " + json.dumps({"const": "write this"}) + "\n", '"write this"'),
+        (regex_grammar("write this( again)?"), "write this"),
+    ],
+)
+def test_text_that_is_certain_may_be_said_in_the_tokens_of_the_model(
+    codec: TextCodec, words: Vocabulary, grammar: str, text: str
+) -> None:
+    """And in any others: only so can a model go on as it was trained."""
+    one = matcher(words, grammar)
+    tokens = codec.encode(text)[1:]  # the first begins a sequence
+    assert len(tokens) < len(text)
+    for place, token in enumerate(tokens):
+        spelled = {codec.token_bytes(other) for other in allowed(one)}
+        rest = b"".join(map(codec.token_bytes, tokens[place:]))
+        starts = {rest[:size] for size in range(1, len(rest) + 1)}
+        known = {codec.token_bytes(other) for other in range(VOCAB - 1)}
+        assert spelled >= starts & known
+        assert one.accept(token)
+
+
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_what_cannot_be_enforced_is_refused(words: Vocabulary, pattern: str) -> None:
     for grammar in (text_schema(pattern=pattern), regex_grammar(pattern)):
