@@ -6,6 +6,7 @@ goes), no engine and no forward pass.
 
 from dsinfer_jax.checkpoint.errors import CheckpointError
 from dsinfer_jax.checkpoint.load import load_pretrained
+from dsinfer_jax.checkpoint.places import LeafPlace, PlaceRule
 from dsinfer_jax.checkpoint.save import save_pretrained
 
-__all__ = ["CheckpointError", "load_pretrained", "save_pretrained"]
+__all__ = ["CheckpointError", "LeafPlace", "PlaceRule", "load_pretrained", "save_pretrained"]

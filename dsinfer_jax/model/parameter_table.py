@@ -51,21 +51,22 @@ class TensorSpec:
         experts = () if self.experts is None else ("experts",)
         return layers + experts + self.axes
 
+    def tensor(self, position: tuple[int, ...]) -> str:
+        """Checkpoint name of the tensor at a position of the stack."""
+        values = {}
+        if self.layers is not None:
+            values["layer"] = self.layers[position[0]]
+        if self.experts is not None:
+            values["expert"] = position[-1]
+        return self.name.format(**values)
+
     def tensors(self) -> Iterator[tuple[tuple[int, ...], str]]:
         """(position in the stacked leaf, checkpoint name) of every tensor of this leaf."""
         if not self.name:
             return
-        layers: list[tuple[int, ...]] = [()]
-        if self.layers is not None:
-            layers = [(position,) for position in range(len(self.layers))]
-        experts = [()] if self.experts is None else [(expert,) for expert in range(self.experts)]
-        for layer, expert in product(layers, experts):
-            values = {}
-            if layer:
-                values["layer"] = self.layers[layer[0]]  # type: ignore[index]
-            if expert:
-                values["expert"] = expert[0]
-            yield layer + expert, self.name.format(**values)
+        stack = self.stacked_shape[: len(self.stacked_shape) - len(self.shape)]
+        for position in product(*map(range, stack)):
+            yield position, self.tensor(position)
 
 
 def parameter_table(config: ModelConfig) -> tuple[TensorSpec, ...]:

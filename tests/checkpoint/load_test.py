@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from checkpoint_folders import Saved, Tensors, assert_same_bits, rewrite
 
-from dsinfer_jax.checkpoint import CheckpointError, load, load_pretrained
+from dsinfer_jax.checkpoint import CheckpointError, leaf_reader, load_pretrained
 from dsinfer_jax.checkpoint.index import INDEX_NAME, find_tensors
 from dsinfer_jax.config import ConfigError, ModelConfig
 from dsinfer_jax.kernels.block_formats import decode_e2m1_rows
@@ -38,7 +38,7 @@ def test_what_was_saved_is_loaded_bit_for_bit(saved: Saved) -> None:
 
 
 def test_large_tensors_are_copied_in_pieces(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(leaf_reader, "_TASK_BYTES", 1000)
     assert_same_bits(load_pretrained(saved.folder)[1], saved.params)
 
 

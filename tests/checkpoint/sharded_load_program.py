@@ -1,4 +1,4 @@
-"""Run by sharded_load_test.py on eight emulated devices: loads a folder whole and sharded.
+"""Run by sharded_load_test.py on eight emulated devices: loads a folder whole and in places.
 
 Checks that both are the same bits, and prints as JSON what was read and held on the host.
 """
@@ -12,14 +12,14 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from dsinfer_jax.checkpoint import load, load_pretrained
+from dsinfer_jax.checkpoint import LeafPlace, leaf_reader, load_pretrained
 from dsinfer_jax.model.parameter_table import TensorSpec, parameter_table
 from dsinfer_jax.model.params import leaf_at
 
 MESH = jax.make_mesh((4, 2), ("expert", "inner"), axis_types=(AxisType.Auto,) * 2)
 
 
-def place(spec: TensorSpec) -> NamedSharding:
+def sharding_of(spec: TensorSpec) -> NamedSharding:
     """Expert codes over both axes; of other leaves the first dimension eight devices can share."""
     if spec.dtype == "I8" and spec.experts == 8:
         names = {"experts": "expert", "ffn": "inner"}
@@ -35,10 +35,10 @@ def place(spec: TensorSpec) -> NamedSharding:
 class CountedBytes:
     """Stands in for the progress bar."""
 
-    read = 0
+    read = total = 0
 
-    def __init__(self, *_: Any) -> None:
-        pass
+    def __init__(self, _: str, total: int) -> None:
+        CountedBytes.total = total
 
     def add(self, count: int) -> None:
         CountedBytes.read += count
@@ -51,29 +51,29 @@ def main(folder: str) -> None:
     assert len(jax.devices()) == 8
     _, whole = load_pretrained(folder)
     buffers = []
-    read = load._LeafReader.read
+    read = leaf_reader.LeafReader.read
 
-    def counted(self: Any, spec: TensorSpec, index: Any) -> np.ndarray:
-        values = read(self, spec, index)
+    def counted(self: Any, spec: TensorSpec, expert_at: Any, bounds: Any) -> np.ndarray:
+        values = read(self, spec, expert_at, bounds)
         buffers.append(values.nbytes)
         return values
 
     with (
-        mock.patch.object(load._LeafReader, "read", counted),
-        mock.patch.object(load, "Progress", CountedBytes),
+        mock.patch.object(leaf_reader.LeafReader, "read", counted),
+        mock.patch.object(leaf_reader, "Progress", CountedBytes),
     ):
-        config, sharded = load_pretrained(folder, sharding=place)
+        config, sharded = load_pretrained(folder, place=lambda spec: LeafPlace(sharding_of(spec)))
 
     slices, leaves = [], []
     for spec in parameter_table(config):
         one, other = leaf_at(whole, spec), leaf_at(sharded, spec)
-        assert other.sharding == place(spec), spec
+        assert other.sharding == sharding_of(spec), spec
         assert (one.dtype, one.shape) == (other.dtype, other.shape), spec
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes(), spec
-        if spec.name:
-            count = len({str(shard.index) for shard in other.addressable_shards})
-            leaves.append(one.nbytes)
-            slices += [one.nbytes // count] * count
+        count = len({str(shard.index) for shard in other.addressable_shards})
+        leaves.append(one.nbytes)
+        slices += [one.nbytes // count] * count
+    assert CountedBytes.read == CountedBytes.total
     print(
         json.dumps(
             {"read": CountedBytes.read, "leaves": leaves, "slices": slices, "buffers": buffers}
