@@ -33,23 +33,24 @@ Mixture = Mapping[str, float]
 # Weights of draws. What does not fit into the rest of a row is drawn again, so that rows hold fewer
 # of the longest items: docs/demo_model.md has the shares that come out.
 SHORT_MIXTURE: Mixture = {
-    "small_talk": 0.05,
-    "arithmetic": 0.15,
-    "copying": 0.06,
-    "lookup": 0.18,
-    "lookup_pair": 0.14,
-    "dates": 0.05,
+    "small_talk": 0.04,
+    "arithmetic": 0.18,
+    "copying": 0.20,
+    "lookup": 0.11,
+    "lookup_pair": 0.08,
+    "copying_notes": 0.07,
+    "dates": 0.04,
     "units": 0.05,
-    "tool_calls": 0.16,
-    "json_answers": 0.06,
-    "forged_marks": 0.03,
-    "mixed": 0.07,
+    "tool_calls": 0.09,
+    "json_answers": 0.08,
+    "forged_marks": 0.02,
+    "mixed": 0.04,
 }
 LONG_MIXTURE: Mixture = {
-    "lookup_far": 0.40,
-    "lookup_pair_far": 0.20,
-    "copying_far": 0.30,
-    "copying_long": 0.10,
+    "lookup_far": 0.33,
+    "lookup_pair_far": 0.26,
+    "copying_far": 0.33,
+    "copying_long": 0.08,
 }
 
 

@@ -152,8 +152,8 @@ def _attend(
     open_keys = jnp.concatenate([visible, jnp.ones((size, count, places), bool)], axis=2)
     scores = jnp.einsum("bnqhd,bnkd->bnqhk", heads, keys)
     scores = jnp.where(open_keys[:, :, None, None], scores, FAR)
-    (shares,) = softmax_with_sink([scores], attention.attn_sink)
-    context = jnp.einsum("bnqhk,bnkd->bnqhd", shares, keys)
+    (weight,), total = softmax_with_sink([scores], attention.attn_sink)
+    context = jnp.einsum("bnqhk,bnkd->bnqhd", weight, keys) / total[..., None]
     y = output_projection(
         context.reshape(-1, *context.shape[3:]), positions, attention, frequencies, stage, config,
         EXACT, unobserved,

@@ -12,6 +12,7 @@ import optax
 from demo_training import draft, model, weights
 from demo_training.data import Row
 from demo_training.train import Plan, Stage, State, balanced, model_batch
+from dsinfer_jax import _jax
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.model.params import DraftParams, Params
 
@@ -130,4 +131,4 @@ def _step_function(config: ModelConfig, plan: Plan) -> Callable[..., Any]:
         metrics = Metrics(loss, **found, least_load=least, dropped=said.dropped)
         return replace(trained, layers=layers), state, metrics
 
-    return jax.jit(step, donate_argnums=(0, 1))
+    return _jax.jit(step, donate=("trained", "state"))

@@ -32,7 +32,7 @@ from dsinfer_jax.model.plan import Bucket, Plan, Slice, prefill_plan
 
 CALLS = "tool_calls, calls"
 TASK_NAMES = (*TASKS, CALLS)
-FAR_FACTS = {"lookup_far": 155, "lookup_pair_far": 145, "copying_far": 150}  # 2 000 tokens
+FAR_FACTS = {"lookup_far": 145, "lookup_pair_far": 135, "copying_far": 140}  # 2 000 tokens
 ANSWER_TOKENS = 260
 LONG_ANSWER_TOKENS = 640
 _ROWS = 32

@@ -10,7 +10,7 @@ even place, so that pairs of ratio 2 never cross documents. Of long rows the con
 a few only, as the engine's compact truncation does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,7 +88,7 @@ class Losses(NamedTuple):
     """What a forward pass says beside logits."""
 
     index: Array  # [] how far the indexers are from the attention they stand for, in nats
-    index_recall: Array  # [] share of attention that falls on the chosen keys
+    index_recall: Array  # [] share of attention that falls on the chosen keys; 1 where all are
     expert_load: Array  # [layers, experts] share of pairs; 1 / experts when even
     dropped: Array  # [] share of pairs that found no slot
 
@@ -97,7 +97,7 @@ class Selection(NamedTuple):
     """Of one index source, for the layers up to the next one: all [batch, length, keys]."""
 
     visible: Array  # bool
-    chosen: Array  # bool: of those the ones that the indexer picks
+    chosen: Array  # bool: of those the ones that the indexer picks; all where all are attended to
     log_scores: Array  # log-softmax of the index scores over visible keys
     candidates: Array | None  # bool
 
@@ -259,6 +259,12 @@ def _chunks(run: Run, ratio: int) -> Iterator[tuple[slice, int]]:
         yield slice(start, stop), (stop if count == length else length) // ratio
 
 
+def _split(leaf: Array) -> Sequence[Array]:
+    """The rows of `_chunks`. As one operation, whose gradient is one concatenation."""
+    count = leaf.shape[1]
+    return lax.split(leaf, [min(CHUNK, count - start) for start in range(0, count, CHUNK)], axis=1)
+
+
 def _visible(run: Run, some: slice, keys: int, ratio: int) -> Array:
     """Which of the first keys some rows may see: [batch, rows, keys] bool.
 
@@ -304,12 +310,16 @@ def _select(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> 
     keys = _rotated_keys(run, keys.reshape(size, -1, config.index_head_dim), spec)
 
     all_scores, all_visible = [], []
-    for some, seen in _chunks(run, spec.ratio):
-        products = jnp.einsum("bthd,bkd->bthk", heads[:, some], keys[:, :seen])
-        scores = jnp.einsum("bthk,bth->btk", jnp.maximum(products, 0), head_weights[:, some])
+    pieces = zip(_chunks(run, spec.ratio), _split(heads), _split(head_weights))
+    for (some, seen), some_heads, some_weights in pieces:
+        products = jnp.einsum("bthd,bkd->bthk", some_heads, keys[:, :seen])
+        scores = jnp.einsum("bthk,bth->btk", jnp.maximum(products, 0), some_weights)
         all_visible.append(_visible(run, some, seen, spec.ratio))
         all_scores.append(jnp.where(all_visible[-1], scores, FAR))
     scores, visible = _widened(all_scores, FAR), _widened(all_visible, False)
+    log_scores = jax.nn.log_softmax(scores, axis=-1)
+    if not run.form.sparse:
+        return Selection(visible, visible, log_scores, None)
     candidates = run.selection.candidates if run.selection else None
     allowed = visible
     if spec.candidates == "restricted":
@@ -318,7 +328,7 @@ def _select(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> 
     chosen = allowed & _largest(jnp.where(allowed, scores, FAR), config.index_topk)
     if spec.candidates == "source":
         candidates = _candidates(scores, visible, config)
-    return Selection(visible, chosen, jax.nn.log_softmax(scores, axis=-1), candidates)
+    return Selection(visible, chosen, log_scores, candidates)
 
 
 def _largest(scores: Array, count: int) -> Array:
@@ -380,24 +390,28 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
     window = window.reshape(size, count, -1)
 
     near = _window_scores(heads, window, run.rows.document, config.sliding_window)
-    near_shares, far_values, attended = [], [], []
-    for some, seen in _chunks(run, spec.ratio or 1):
-        pieces = [near[:, some]]
+    near_weights, far_values, totals, attended = [], [], [], []
+    chunks = zip(_chunks(run, spec.ratio or 1), _split(near), _split(heads))
+    for (some, seen), some_near, some_heads in chunks:
+        pieces = [some_near]
         if spec.ratio:
             assert run.selection is not None
             open_keys = run.selection.chosen if run.form.sparse else run.selection.visible
             keys = run.keys[spec.kv_source][:, :seen]
-            scores = jnp.einsum("bthd,bkd->bthk", heads[:, some], keys)
+            scores = jnp.einsum("bthd,bkd->bthk", some_heads, keys)
             pieces.append(jnp.where(open_keys[:, some, None, :seen], scores, FAR))
-        shares = softmax_with_sink(pieces, params.attn_sink)
-        near_shares.append(shares[0])
-        if spec.ratio:
-            far_values.append(jnp.einsum("bthk,bkd->bthd", shares[1], keys))
-            attended.append(jnp.mean(lax.stop_gradient(shares[1]), axis=2))
-    context = _window_values(jnp.concatenate(near_shares, axis=1), window)
+        (near_weight, *far_weight), total = softmax_with_sink(pieces, params.attn_sink)
+        near_weights.append(near_weight)
+        totals.append(total)
+        for weight in far_weight:
+            far_values.append(jnp.einsum("bthk,bkd->bthd", weight, keys))
+            fixed, mean = lax.stop_gradient((weight, 1 / total / total.shape[-1]))
+            attended.append(jnp.einsum("bthk,bth->btk", fixed, mean))
+    context = _window_values(jnp.concatenate(near_weights, axis=1), window)
     if spec.ratio:
         context = context + jnp.concatenate(far_values, axis=1)
         run.attended.append(_widened(attended, 0.0))
+    context = context / jnp.concatenate(totals, axis=1)[..., None]
     y = output_projection(
         context.reshape(-1, *context.shape[2:]), positions, params, frequencies, spec.index,
         config, EXACT, unobserved,
@@ -405,15 +419,19 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
     run.trunk = write_back(y, run.trunk, mixes, EXACT)
 
 
-def softmax_with_sink(pieces: list[Array], sink: Array) -> list[Array]:
-    """One softmax over all pieces [batch, length, heads, n] and a sink logit without a value."""
+def softmax_with_sink(pieces: list[Array], sink: Array) -> tuple[list[Array], Array]:
+    """One softmax over all pieces [batch, length, heads, n] and a sink logit without a value.
+
+    Returns:
+        Weights like the pieces, and what they are to be divided by [batch, length, heads].
+    """
     maxima = [jnp.max(piece, axis=-1) for piece in pieces]
-    largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.stack(maxima), axis=0), sink))[..., None]
-    weights = [jnp.exp(piece - largest) for piece in pieces]
-    total = jnp.exp(sink[:, None] - largest)
-    for weight in weights:
-        total = total + jnp.sum(weight, axis=-1, keepdims=True)
-    return [weight / total for weight in weights]
+    largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.stack(maxima), axis=0), sink))
+    weights = [jnp.exp(piece - largest[..., None]) for piece in pieces]
+    total = jnp.exp(sink - largest)
+    for weight in weights:  # products, because sums over a long last axis are slow on CPUs
+        total = total + weight @ jnp.ones(weight.shape[-1])
+    return weights, total
 
 
 def _bands(keys: Array, window: int) -> Array:
@@ -440,9 +458,9 @@ def _window_scores(heads: Array, keys: Array, documents: Array, window: int) -> 
     return jnp.where(open_keys[:, :, :, None], scores, FAR).reshape(size, length, count, -1)
 
 
-def _window_values(shares: Array, keys: Array) -> Array:
-    size, length, count, band = shares.shape
-    blocked = shares.reshape(size, -1, band // 2, count, band)
+def _window_values(weights: Array, keys: Array) -> Array:
+    size, length, count, band = weights.shape
+    blocked = weights.reshape(size, -1, band // 2, count, band)
     values = jnp.einsum("bnqhk,bnkd->bnqhd", blocked, _bands(keys, band // 2))
     return values.reshape(size, length, count, -1)
 

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 
 from demo_training import model, weights
 from demo_training.data import Row
+from dsinfer_jax import _jax
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.model.params import LayerParams, Params
 
@@ -22,6 +23,8 @@ Array = jax.Array
 
 KEPT_ROWS = 256  # of a long row, at the end of its first document: the consumer half runs these
 INDEX_WEIGHT = 0.1  # of the indexers' loss, which moves nothing but indexers
+MATRICES = {"wq_a", "wq_b", "wkv", "wo_a", "wo_b", "w1", "w2", "w3", "wgate", "wk", "main_proj"}
+MATRIX_RATE = 2.0  # of Muon, as a multiple of Adam's rate
 BALANCE_SPEED = 2e-3  # of the router's bias towards experts with too little load
 CLIP = 1.0
 
@@ -46,8 +49,8 @@ class Stage:
 
 STAGES = (
     Stage("short", 0.45, 0),
-    Stage("long", 0.35, 2),
-    Stage("sparse", 0.20, 2, sparse=True, stored=True),
+    Stage("long", 0.43, 2),
+    Stage("sparse", 0.12, 2, sparse=True, stored=True),
 )
 
 
@@ -80,14 +83,32 @@ class Plan:
         return every > 0 and step % every == every - 1
 
     def optimiser(self) -> optax.GradientTransformation:
-        rate = optax.warmup_cosine_decay_schedule(
-            0.0, self.peak, max(self.steps // 50, 1), self.steps, self.peak / 20
-        )
-        decayed = partial(jax.tree.map, lambda leaf: leaf.ndim > 2 or leaf.shape[-1] > 64)
+        """Muon for the matrices that rows pass through, Adam for everything else."""
+
+        def rate(peak: float) -> optax.Schedule:
+            return optax.warmup_cosine_decay_schedule(
+                0.0, peak, max(self.steps // 50, 1), self.steps, peak / 20
+            )
+
+        def dimensions(params: Any) -> Any:
+            return jax.tree_util.tree_map_with_path(_matrix_axes, params)
+
         return optax.chain(
             optax.clip_by_global_norm(CLIP),
-            optax.adamw(rate, b2=0.98, weight_decay=0.02, mask=decayed),
-        )
+            optax.contrib.muon(
+                rate(MATRIX_RATE * self.peak), weight_decay=0.02, consistent_rms=0.2, adam_b2=0.98,
+                adam_learning_rate=rate(self.peak), muon_weight_dimension_numbers=dimensions,
+            ),
+        )  # fmt: skip
+
+
+def _matrix_axes(path: Any, leaf: Array) -> Any:
+    """The last two axes of a matrix, in front of which layers and experts are counted."""
+    if path[-1].name not in MATRICES:
+        return None
+    return optax.contrib.MuonDimensionNumbers(
+        reduction_axis=leaf.ndim - 1, output_axis=leaf.ndim - 2
+    )
 
 
 class State(NamedTuple):
@@ -160,7 +181,7 @@ def step_function(
             loss, losses.index, losses.index_recall, losses.dropped, least
         )  # fmt: skip
 
-    return jax.jit(step, donate_argnums=(0, 1))
+    return _jax.jit(step, donate=("params", "state"))
 
 
 def model_batch(rows: Row, long: bool) -> model.Batch:

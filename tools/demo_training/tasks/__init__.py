@@ -19,6 +19,7 @@ _ALL: tuple[Task, ...] = (
     Copying("copying", fewest=2, most=30),
     LookUp("lookup", CODES, fewest=3, most=20, questions=3),
     LookUp("lookup_pair", CODES_OF_PEOPLE, fewest=4, most=20, questions=3),
+    LookUp("copying_notes", COPIES, fewest=3, most=14, questions=3),
     Dates(),
     Units(),
     ToolCalls(),
@@ -26,9 +27,9 @@ _ALL: tuple[Task, ...] = (
     ForgedMarks(),
     Mixed(),
     Copying("copying_long", fewest=60, most=400),
-    LookUp("copying_far", COPIES, fewest=15, most=150, questions=6),
-    LookUp("lookup_far", CODES, fewest=20, most=155, questions=6),
-    LookUp("lookup_pair_far", CODES_OF_PEOPLE, fewest=20, most=145, questions=6),
+    LookUp("copying_far", COPIES, fewest=15, most=140, questions=8, least_questions=4),
+    LookUp("lookup_far", CODES, fewest=20, most=145, questions=8, least_questions=4),
+    LookUp("lookup_pair_far", CODES_OF_PEOPLE, fewest=20, most=135, questions=8, least_questions=4),
 )
 
 TASKS = {task.name: task for task in _ALL}

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from demo_training.tasks.named import made_up
 from demo_training.tasks.task import Answer, Draw, Item, Request, Wordings, item, user
 from demo_training.tasks.words import ADJECTIVES, ADJECTIVES_CHINESE, NOUNS, NOUNS_CHINESE
 
 THINKING_SHARE = 0.2
 NUMBER_SHARE = 0.15
+MADE_UP_SHARE = 0.1
 
 ENGLISH = Wordings(
     (
@@ -28,7 +30,7 @@ THINKING, THINKING_CHINESE = "I copy the text.", "我再写一次。"
 
 @dataclass(frozen=True)
 class Copying:
-    """Texts of `fewest` to `most` words and numbers in random order."""
+    """Texts of `fewest` to `most` words, made-up words and numbers in random order."""
 
     name: str
     fewest: int
@@ -42,9 +44,14 @@ class Copying:
         return item(self.name, draw, Request([user(question)]), answer)
 
     def _text(self, draw: Draw) -> str:
-        words = ADJECTIVES_CHINESE + NOUNS_CHINESE if draw.chinese else ADJECTIVES + NOUNS
-        chosen = [
-            str(draw.number(0, 999)) if draw.chance(NUMBER_SHARE) else draw.pick(words)
-            for _ in range(draw.number(self.fewest, self.most))
-        ]
+        count = draw.number(self.fewest, self.most)
+        chosen = [_word(draw) for _ in range(count)]
         return ("" if draw.chinese else " ").join(chosen)
+
+
+def _word(draw: Draw) -> str:
+    if draw.chance(NUMBER_SHARE):
+        return str(draw.number(0, 999))
+    if draw.chance(MADE_UP_SHARE):
+        return made_up(draw)
+    return draw.pick(ADJECTIVES_CHINESE + NOUNS_CHINESE if draw.chinese else ADJECTIVES + NOUNS)

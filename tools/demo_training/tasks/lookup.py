@@ -110,13 +110,17 @@ COPIES = Kind(NOTES, NOTES_CHINESE, ADJECTIVES, ADJECTIVES_CHINESE, words=True)
 
 @dataclass(frozen=True)
 class LookUp:
-    """Texts of `fewest` to `most` facts and one to `questions` questions, in turns."""
+    """Texts of `fewest` to `most` facts and `least_questions` to `questions` questions, in turns.
+
+    In texts of few facts there are fewer questions.
+    """
 
     name: str
     kind: Kind
     fewest: int
     most: int
     questions: int
+    least_questions: int = 1
 
     def make(self, draw: Draw) -> Item:
         kind = self.kind
@@ -154,7 +158,8 @@ class LookUp:
         held_out = draw.split is Split.HELD_OUT
         pool = free + reserved if held_out else free
         askable = reserved if held_out else free
-        questions = min(draw.number(1, self.questions), max(1, count // 3), len(askable))
+        wanted = draw.number(self.least_questions, self.questions)
+        questions = min(wanted, max(1, count // 3), len(askable))
         asked = draw.random.sample(askable, questions)
         sharing = [
             key

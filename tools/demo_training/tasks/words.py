@@ -35,5 +35,11 @@ NOUNS = (
 )  # fmt: skip
 NOUNS_CHINESE = ("门", "书", "灯", "车", "船", "树", "花", "杯", "包", "钟", "箱", "帽", "桥")
 
+# Of made-up names and places; none of `NEW_` can come out of the first.
+SYLLABLES = tuple(
+    head + tail for head in "bdfghklmnprstz" for tail in ("a", "e", "i", "o", "an", "el")
+)
+CHARACTERS = tuple("小大白红黄李王林明北南东西海山京州上广安门书花")
+
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 DAYS_CHINESE = tuple("星期" + day for day in "一二三四五六日")
