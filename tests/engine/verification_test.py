@@ -41,9 +41,14 @@ def drawn(draft_logits, target, draws, state, masks):
 
 
 def run(
-    draft: np.ndarray, params: SamplingParams, allowed: list[int] | None, coupled: bool = False
+    draft: np.ndarray,
+    params: SamplingParams,
+    allowed: list[int] | None,
+    coupled: bool = False,
+    first_seed: int = 0,
 ):
-    draws = row_draws([(params, seed, 7) for seed in range(ROWS)], ROWS, coupled)
+    seeds = range(first_seed, first_seed + ROWS)
+    draws = row_draws([(params, seed, 7) for seed in seeds], ROWS, coupled)
     draws = replace(draws, slots=np.zeros(ROWS, np.int32))
     masks = np.repeat(row_masks([allowed], VOCAB), ROWS, axis=0)
     both = (jnp.tile(jnp.asarray(logits), (ROWS, 1)) for logits in (draft, TARGET))
@@ -78,3 +83,15 @@ def test_shared_noise_accepts_less_and_has_the_same_law() -> None:
     assert_follows(np.bincount(tokens, minlength=VOCAB), wanted)
     best = np.minimum(wanted, law(DRAFTERS["near"].astype(np.float64), params)).sum()
     assert 0.6 * best < (drafts == tokens).mean() < best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coupled", [False, True], ids=["exact rule", "shared noise"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_million_tokens_follow_the_target(name: str, coupled: bool) -> None:
+    counts = np.zeros(VOCAB, np.int64)
+    for first_seed in range(0, 1_000_000, ROWS):
+        _, tokens = run(DRAFTERS[name], PARAMS["plain"], None, coupled, first_seed)
+        counts += np.bincount(tokens, minlength=VOCAB)
+    assert counts.sum() == 1_000_000
+    assert_follows(counts, law(TARGET.astype(np.float64), PARAMS["plain"]))
