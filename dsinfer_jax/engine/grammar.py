@@ -20,7 +20,7 @@ _LIMITS = llguidance.LLParserLimits(
     step_lexer_fuel=200_000, step_max_items=50_000, max_grammar_size=500_000, verbose_errors=False
 )
 # Every way of cutting the same text into tokens is allowed. Without it a text that is certain, such
-# as a tag, could only be said in the tokens that `Vocabulary.__call__` gives, which no model learned.
+# as a tag, could only be said in tokens that no model learned: those of `Vocabulary.__call__`.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
