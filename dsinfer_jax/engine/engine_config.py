@@ -6,6 +6,7 @@ from math import inf
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
 from dsinfer_jax.engine.replay import Replay
+from dsinfer_jax.mesh.expert_balance import BalanceSettings
 from dsinfer_jax.mesh.layout import MeshLayout, check_layout
 from dsinfer_jax.model.cache import CacheSizes
 from dsinfer_jax.model.numerics import ROW_MULTIPLE
@@ -14,6 +15,7 @@ from dsinfer_jax.settings import DRAFT_LENGTHS, DRAFTERS
 
 DEFAULT_MODEL_LENGTH = 4096
 ONE_DEVICE = MeshLayout(1, 1, 1)
+DEFAULT_BALANCE_WINDOW = 1000  # steps; that of the published decode settings
 MOST_DRAFT_TOKENS = 8  # `verification.proposal_counters` tells so many places apart
 LOWEST_TEMPERATURE = 1e-5
 PREFILL_TILE_ROWS = 32  # measured: 8 and 64 are slower, at 256 rows of the tiny model
@@ -54,6 +56,9 @@ class EngineConfig:
         replay: what the prefix cache reuses, and what of it is computed again.
         asynchronous: choose a step before the tokens of the last one are known.
         deterministic: equal prompts and parameters give equal bits, whatever else runs.
+        layout: of the devices; slots, blocks and rows are those of each rank.
+        redundant_experts: copies of experts on each device.
+        balance: when experts are placed anew; None: never.
     """
 
     max_model_len: int
@@ -71,6 +76,8 @@ class EngineConfig:
     asynchronous: bool
     deterministic: bool
     layout: MeshLayout
+    redundant_experts: int
+    balance: BalanceSettings | None
 
     @classmethod
     def of(
@@ -91,6 +98,9 @@ class EngineConfig:
         decode_rows: Sequence[int] | None = None,
         confidence_temperatures: Sequence[float] | None = None,
         layout: MeshLayout = ONE_DEVICE,
+        redundant_experts: int = 0,
+        rebalance_steps: int = 0,
+        balance_window: int = DEFAULT_BALANCE_WINDOW,
     ) -> "EngineConfig":
         """Check and complete the sizes for a model.
 
@@ -108,6 +118,10 @@ class EngineConfig:
                 slots x draft_tokens.
             confidence_temperatures: one for all places or one for each; None: 1.
             layout: of the devices; slots, blocks and rows are those of each rank.
+            redundant_experts: copies of experts on each device, beside the one that every expert
+                needs.
+            rebalance_steps: place the experts anew every so many steps; 0: never.
+            balance_window: steps whose loads decide; at most `rebalance_steps`.
 
         Raises:
             ValueError: one sentence with name, value and what is allowed.
@@ -137,6 +151,7 @@ class EngineConfig:
             )
         _check_drafts(drafter, draft_tokens, draft_lengths)
         _check_mesh(layout, config, prefill_rows, slots, draft_lengths)
+        balance = _balance(layout, redundant_experts, rebalance_steps, balance_window)
         rollback = max(CacheSizes.rollback, draft_tokens + 1 if drafter != "off" else 0)
         truncation = Truncation("compact", keep_tokens) if keep_tokens else Truncation()
         truncation.check(config, rollback)
@@ -162,6 +177,8 @@ class EngineConfig:
             asynchronous=asynchronous,
             deterministic=deterministic,
             layout=layout,
+            redundant_experts=redundant_experts,
+            balance=balance,
         )
 
     @property
@@ -270,6 +287,21 @@ def _check_mesh(
                 f"{name} has {rows}; with {layout.context} devices along context it must be a "
                 f"multiple of {tile * layout.context}"
             )
+
+
+def _balance(
+    layout: MeshLayout, redundant: int, interval: int, window: int
+) -> BalanceSettings | None:
+    if layout.expert_parallel == 1 and (redundant or interval):
+        name, value = (
+            ("redundant_experts", redundant) if redundant else ("rebalance_steps", interval)
+        )
+        raise ValueError(
+            f"{name} is {value}, but one device has all experts; share them with ep above 1"
+        )
+    if not interval:
+        return None
+    return BalanceSettings(redundant, min(window, interval), interval)
 
 
 def _decode_rows(given: Sequence[int] | None, slots: int, draft_tokens: int) -> tuple[int, ...]:

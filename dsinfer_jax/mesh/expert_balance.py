@@ -80,6 +80,10 @@ class ExpertBalancer:
         self._steps = 0
         self._first = max(1, settings.interval // 4)
 
+    def window_loads(self) -> Counts:
+        """[steps, layers, experts] of the steps in the window."""
+        return self._statistics.loads()
+
     def record(self, counts: Counts) -> Rearrangement | None:
         """Add a step's tokens [layers, experts]; what is to change before the next step, if any.
 
