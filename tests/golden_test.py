@@ -42,7 +42,7 @@ def test_a_wrong_tensor_fails(tmp_path: Path) -> None:
         values = ops.read(name).copy()
         if name == "tables.e2m1":
             values[3] += 1
-        return values
+        return [values]
 
     write_safetensors(tmp_path / "ops.safetensors", ops.layouts, altered)
     command = [sys.executable, ROOT / "tools" / "check_golden.py", tmp_path, "--only", "ops"]

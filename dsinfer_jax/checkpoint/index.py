@@ -75,6 +75,11 @@ def find_tensors(folder: str | Path, config: ModelConfig) -> dict[str, StoredTen
     return tensors
 
 
+def shard_names(folder: Path) -> list[str]:
+    """Names of the shards, sorted. Raises CheckpointError if the index cannot be read."""
+    return sorted(set(_read_weight_map(folder / INDEX_NAME).values()))
+
+
 def _read_weight_map(path: Path) -> dict[str, str]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from dsinfer_jax.checkpoint.index import find_tensors
-from dsinfer_jax.checkpoint.leaf_reader import read_tree
+from dsinfer_jax.checkpoint.leaf_reader import Stored, read_tree
 from dsinfer_jax.checkpoint.places import PlaceRule
 from dsinfer_jax.checkpoint.vocabulary import load_hash_params
 from dsinfer_jax.config import ModelConfig
@@ -38,6 +38,15 @@ def load_pretrained(
     """
     if config is None:
         config = ModelConfig.from_pretrained(folder)
+    return config, read_tree(config, stored_tensors(folder, config), place, f"loading {folder}")
+
+
+def stored_tensors(folder: str | Path, config: ModelConfig) -> Stored:
+    """Views of the tensors of a checkpoint folder, which is checked, and of what is derived.
+
+    Raises:
+        CheckpointError: index, shards or tokenizer cannot be used.
+    """
     tensors = find_tensors(folder, config)
     hashes = load_hash_params(folder, config)
 
@@ -46,4 +55,4 @@ def load_pretrained(
             return np.asarray(getattr(hashes, str(spec.path[-1])))
         return tensors[spec.tensor(position)].read()
 
-    return config, read_tree(config, stored, place, f"loading {folder}")
+    return stored

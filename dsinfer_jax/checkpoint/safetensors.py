@@ -7,7 +7,7 @@ nothing: a tensor is a view of the memory-mapped file. This module knows no mode
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,12 +150,13 @@ class SafetensorsFile:
 def write_safetensors(
     path: str | Path,
     layouts: Mapping[str, TensorLayout],
-    read: Callable[[str], np.ndarray],
+    parts: Callable[[str], Iterable[np.ndarray]],
 ) -> None:
-    """Write a file, tensors in the order of `layouts`, one in memory at a time.
+    """Write a file, tensors in the order of `layouts`, one part in memory at a time.
 
-    `read(name)` gives the array; its bytes are stored as they are. The file appears under its name
-    when complete, so a reader that still maps an older file of that name is not disturbed.
+    `parts(name)` gives the arrays whose bytes, one after the other, are the tensor's. The file
+    appears under its name when complete, so a reader that still maps an older file of that name is
+    not disturbed.
 
     Raises:
         CheckpointError: an array has another size than its layout.
@@ -175,13 +176,16 @@ def write_safetensors(
             file.write(len(text).to_bytes(_LENGTH_BYTES, "little"))
             file.write(text)
             for name, layout in layouts.items():
-                values = np.ascontiguousarray(read(name))
-                if values.nbytes != layout.nbytes:
+                written = sum(file.write(_bytes_of(part)) for part in parts(name))
+                if written != layout.nbytes:
                     raise CheckpointError(
-                        f"{path}: tensor {name} has {values.nbytes} bytes; {layout.dtype} "
+                        f"{path}: tensor {name} has {written} bytes; {layout.dtype} "
                         f"{list(layout.shape)} needs {layout.nbytes}"
                     )
-                file.write(values.reshape(-1).view(np.uint8).data)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _bytes_of(values: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data

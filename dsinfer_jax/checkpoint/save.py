@@ -75,10 +75,10 @@ def save_pretrained(
     total = sum(source.layout.nbytes for source in sources.values())
     progress = Progress(f"saving {folder}", total)
     weight_map = {}
-    read = _reader(params, sources, progress)
+    parts = _reader(params, sources, progress)
     for number, names in enumerate(shards, start=1):
         file_name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        write_safetensors(folder / file_name, {name: sources[name].layout for name in names}, read)
+        write_safetensors(folder / file_name, {name: sources[name].layout for name in names}, parts)
         weight_map.update(dict.fromkeys(names, file_name))
     progress.close()
     index = {
@@ -92,13 +92,12 @@ def _check_leaves(params: Params, table: tuple[TensorSpec, ...]) -> None:
     faults = []
     for spec in table:
         leaf = leaf_at(params, spec)
-        place = ".".join(map(str, spec.path))
         found = f"{leaf.dtype} {list(leaf.shape)}"
         wanted = f"{np.dtype(MEMORY_DTYPES[spec.dtype])} {list(spec.stacked_shape)}"
         if found != wanted:
-            faults.append(f"{place} is {found}; it must be {wanted}")
+            faults.append(f"{spec.dotted} is {found}; it must be {wanted}")
         elif not getattr(leaf, "is_fully_addressable", True):
-            faults.append(f"{place} is spread over several processes; gather it first")
+            faults.append(f"{spec.dotted} is spread over several processes; gather it first")
     if faults:
         raise CheckpointError("the parameters do not fit the configuration:", faults)
 
@@ -120,11 +119,11 @@ def _cut(sources: dict[str, _Source], shard_bytes: int) -> list[list[str]]:
 
 def _reader(
     params: Params, sources: dict[str, _Source], progress: Progress
-) -> Callable[[str], np.ndarray]:
+) -> Callable[[str], list[np.ndarray]]:
     """Values by name. A small leaf, or one layer of a large one, is on the host at a time."""
     held: dict[tuple[tuple[str | int, ...], tuple[int, ...]], np.ndarray] = {}
 
-    def read(name: str) -> np.ndarray:
+    def parts(name: str) -> list[np.ndarray]:
         source = sources[name]
         leaf = leaf_at(params, source.spec)
         stacked = 0 if leaf.nbytes <= _WHOLE_LEAF_BYTES else 1
@@ -134,9 +133,9 @@ def _reader(
             held.clear()
             held[key] = np.asarray(leaf[outer] if outer else leaf)
         progress.add(source.layout.nbytes)
-        return held[key][inner]
+        return [held[key][inner]]
 
-    return read
+    return parts
 
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:

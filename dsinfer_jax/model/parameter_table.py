@@ -51,6 +51,16 @@ class TensorSpec:
         experts = () if self.experts is None else ("experts",)
         return layers + experts + self.axes
 
+    @property
+    def dotted(self) -> str:
+        """The path as one word, such as `layers.attention.wq_a.scale`."""
+        return ".".join(map(str, self.path))
+
+    def positions(self) -> Iterator[tuple[int, ...]]:
+        """Of the tensors in the stack, in order."""
+        stack = self.stacked_shape[: len(self.stacked_shape) - len(self.shape)]
+        return product(*map(range, stack))
+
     def tensor(self, position: tuple[int, ...]) -> str:
         """Checkpoint name of the tensor at a position of the stack."""
         values = {}
@@ -62,11 +72,9 @@ class TensorSpec:
 
     def tensors(self) -> Iterator[tuple[tuple[int, ...], str]]:
         """(position in the stacked leaf, checkpoint name) of every tensor of this leaf."""
-        if not self.name:
-            return
-        stack = self.stacked_shape[: len(self.stacked_shape) - len(self.shape)]
-        for position in product(*map(range, stack)):
-            yield position, self.tensor(position)
+        if self.name:
+            for position in self.positions():
+                yield position, self.tensor(position)
 
 
 def parameter_table(config: ModelConfig) -> tuple[TensorSpec, ...]:

@@ -45,7 +45,7 @@ def rewrite(folder: Path, edit: Callable[[Tensors], object]) -> None:
         path.unlink()
     edit(tensors)
     layouts = {name: TensorLayout(dtype, values.shape) for name, (dtype, values) in tensors.items()}
-    write_safetensors(folder / "model.safetensors", layouts, lambda name: tensors[name][1])
+    write_safetensors(folder / "model.safetensors", layouts, lambda name: [tensors[name][1]])
     weight_map = dict.fromkeys(tensors, "model.safetensors")
     (folder / INDEX_NAME).write_text(json.dumps({"weight_map": weight_map}))
 
