@@ -6,7 +6,8 @@
 
 Exact match of greedy answers by task on the held-out split (right, well formed), for each way of
 running the model; the perplexity of what assistants say for each numerics policy; and how evenly
-the experts are used. `--plot FILE.svg` draws it.
+the experts are used. A file of `--json` that is there already gets more: variants and tasks that it
+has not, and new figures of those it has. `--plot FILE.svg` draws it.
 """
 
 import argparse
@@ -15,14 +16,18 @@ import shlex
 import sys
 import time
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from demo_training import evaluate, report
 from demo_training.evaluate import TASK_NAMES
 
 from dsinfer_jax.engine.llm import load_model
 from dsinfer_jax.model.numerics import POLICIES
+from dsinfer_jax.model.params import Params
 
 KEEP = (64, 128, 256)
 
@@ -44,29 +49,53 @@ def main() -> None:
     if options.only:
         chosen = [variant for variant in chosen if variant.name in options.only.split(";")]
 
-    table: dict[str, dict[str, dict[str, int]]] = {}
+    content = earlier(options.json, weights_digest(params))
+    content["commands"].append(shlex.join(["python", "tools/eval_demo.py", *sys.argv[1:]]))
     for variant in chosen:
         began = time.perf_counter()
         some = evaluate.wanted_tasks(variant, tasks)
-        tallies = evaluate.evaluate(config, params, codec, variant, some, options.items)
-        table[variant.name] = {task: asdict(tally) for task, tally in tallies.items()}
-        print(report.table_line(variant.name, tallies), end=" ")
+        found = evaluate.evaluate(config, params, codec, variant, some, options.items)
+        tallies = {task: asdict(tally) for task, tally in found.tallies.items()}
+        content["table"].setdefault(variant.name, {}).update(tallies)
+        print(report.table_line(variant.name, found.tallies), end=" ")
         print(f"({time.perf_counter() - began:.0f} s)", flush=True)
-    policies = [name for name in POLICIES if name in table]
-    rows = {name: evaluate.read_rows(config, params, name) for name in policies}
-    for name, found in rows.items():
-        print(f"perplexity, {name}: {found.perplexity:.4f}")
-    command = shlex.join(["python", "tools/eval_demo.py", *sys.argv[1:]])
-    content: dict[str, Any] = {"command": command, "items": options.items, "table": table}
-    if rows:
-        content["perplexity"] = {name: found.perplexity for name, found in rows.items()}
-        shares = evaluate.expert_shares(next(iter(rows.values())).expert_counts)
-        content["expert_shares"] = shares.round(3).tolist()
-        print(f"least used expert: {shares.min():.2f} x its share, most used {shares.max():.2f} x")
-    if options.json:
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        if found.accepted:
+            content["accepted"][variant.name] = found.accepted
+            print("accepted by place:", " ".join(f"{share:.3f}" for share in found.accepted))
+        if variant.name in POLICIES:
+            rows = evaluate.read_rows(config, params, variant.name)
+            content["perplexity"][variant.name] = rows.perplexity
+            shares = evaluate.expert_shares(rows.expert_counts)
+            content["expert_shares"] = shares.round(3).tolist()
+            print(f"perplexity: {rows.perplexity:.4f}; least used expert: {shares.min():.2f} x "
+                  f"its share, most used {shares.max():.2f} x", flush=True)  # fmt: skip
+        if options.json:
+            options.json.write_text(json.dumps(content, indent=1) + "\n")
     if options.plot:
-        report.plot_table(table, options.plot)
+        report.plot_table(content["table"], options.plot)
+
+
+def earlier(path: Path | None, weights: str) -> dict[str, Any]:
+    """What a file has of these weights.
+
+    Raises:
+        SystemExit: it is of others.
+    """
+    empty = {"weights": weights, "commands": [], "table": {}, "accepted": {}, "perplexity": {}}
+    if path is None or not path.exists():
+        return empty
+    content: dict[str, Any] = json.loads(path.read_text())
+    if content["weights"] != weights:
+        raise SystemExit(f"{path} is about other weights; name another file, or delete it")
+    return content
+
+
+def weights_digest(params: Params) -> str:
+    """SHA-256 of all weights."""
+    digest = sha256()
+    for leaf in jax.tree.leaves(params):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ def _evaluation(evaluation: Mapping[str, Any]) -> list[str]:
     table = evaluation["table"]
     tasks = list(table["runtime"])
     lines = [
-        f"`{evaluation['command']}`: {evaluation['items']} held-out items of each task, greedy. "
-        "Right / well formed, in percent.", "",
+        *(f"    {command}" for command in evaluation["commands"]), "",
+        "Held-out items, greedy. Right / well formed, in percent.", "",
         "| variant | " + " | ".join(tasks) + " |",
         "|---|" + "---|" * len(tasks),
     ]  # fmt: skip
@@ -71,7 +71,7 @@ def _evaluation(evaluation: Mapping[str, Any]) -> list[str]:
         cells = (_cell(tallies.get(task)) for task in tasks)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     if "dspark" in table:
-        lines += ["", *_lengths(table["dspark"])]
+        lines += ["", *_lengths(table["dspark"], evaluation["accepted"]["dspark"])]
     perplexity = (f"{name} {value:.4f}" for name, value in evaluation["perplexity"].items())
     shares = [share for layer in evaluation["expert_shares"] for share in layer]
     lines += [
@@ -92,12 +92,13 @@ def percent(count: int, tally: Mapping[str, int]) -> str:
     return f"{100 * count / tally['items']:.0f}"
 
 
-def _lengths(tallies: Mapping[str, Mapping[str, int]]) -> Sequence[str]:
+def _lengths(tallies: Mapping[str, Mapping[str, int]], accepted: Sequence[float]) -> Sequence[str]:
     lengths = {task: tally["tokens"] / max(tally["steps"], 1) for task, tally in tallies.items()}
     tokens = sum(tally["tokens"] for tally in tallies.values())
     steps = sum(tally["steps"] for tally in tallies.values())
     by_task = ", ".join(f"{task} {length:.2f}" for task, length in lengths.items())
     return [
         f"With the draft block a step gives {tokens / steps:.2f} tokens on average (the token that "
-        f"every step gives included): {by_task}.",
+        f"every step gives included): {by_task}. Drafts that stay, by place: "
+        f"{', '.join(f'{share:.0%}' for share in accepted)}.",
     ]

@@ -1,10 +1,10 @@
 """How good a model is on the held-out split, under different ways of running it."""
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +84,19 @@ class Tally:
         self.new_right += right and new_wording
 
 
+class Evaluation(NamedTuple):
+    """One variant, scored.
+
+    Attributes:
+        tallies: by task.
+        accepted: share of the drafts at each place that stayed, of all tasks together; empty
+            without a drafter.
+    """
+
+    tallies: dict[str, Tally]
+    accepted: list[float]
+
+
 def variants(keep: Sequence[int]) -> list[Variant]:
     """The ways that the table of the model card compares."""
     kept = keep[0]
@@ -93,7 +106,7 @@ def variants(keep: Sequence[int]) -> list[Variant]:
         Variant("reference", {"numerics": "reference"}),
         Variant("constrained", constrained=True),
         Variant("e4m3 cache", config={"use_fp4_sparse_kv": False}),
-        *(Variant(f"keep {count}", {"keep_tokens": count}) for count in keep),
+        *(Variant(f"keep {tokens}", {"keep_tokens": tokens}) for tokens in keep),
         Variant(f"keep {kept}, exact replay", {"keep_tokens": kept}, twice=True),
         Variant(
             f"keep {kept}, bounded replay",
@@ -106,7 +119,7 @@ def variants(keep: Sequence[int]) -> list[Variant]:
     ]
 
 
-def items(task: str, count: int) -> list[Item]:
+def items(task: str, number: int) -> list[Item]:
     """Held-out items of a task.
 
     Look-ups and copies in far texts have 2 000 tokens; `CALLS` are the items of "tool_calls" whose
@@ -115,11 +128,9 @@ def items(task: str, count: int) -> list[Item]:
     chosen = TASKS["tool_calls" if task == CALLS else task]
     if isinstance(chosen, LookUp) and task in FAR_FACTS:
         chosen = replace(chosen, fewest=FAR_FACTS[task])
-    draws = (
-        Draw.of(Random(f"{_SEED} {task} {number}"), Split.HELD_OUT) for number in itertools.count()
-    )
+    draws = (Draw.of(Random(f"{_SEED} {task} {place}"), Split.HELD_OUT) for place in count())
     made = (chosen.make(draw) for draw in draws)
-    return list(itertools.islice((one for one in made if task != CALLS or one.answer.calls), count))
+    return list(islice((one for one in made if task != CALLS or one.answer.calls), number))
 
 
 def wanted_tasks(variant: Variant, tasks: Sequence[str]) -> list[str]:
@@ -169,8 +180,8 @@ def evaluate(
     codec: TextCodec,
     variant: Variant,
     tasks: Sequence[str],
-    count: int,
-) -> dict[str, Tally]:
+    number: int,
+) -> Evaluation:
     """Greedy answers of all tasks, scored."""
     llm = LLM(
         replace(config, **variant.config), changed(params, variant.change), codec,
@@ -180,7 +191,7 @@ def evaluate(
     renderer = data.renderer()
     tallies: dict[str, Tally] = {}
     for task in tasks:
-        asked = items(task, count)
+        asked = items(task, number)
         if variant.constrained:
             asked = [_with_required_calls(item) for item in asked]
         prompts = [renderer.prompt(item) for item in asked]
@@ -199,7 +210,9 @@ def evaluate(
             tallies[task].tokens += len(output.token_ids) - 1  # prefill draws the first
             tallies[task].steps += len(output.token_ids) - 1 - output.accepted_tokens
     llm.close()
-    return tallies
+    stats = llm.engine.request_stats
+    drafted, accepted = stats.drafted_tokens, stats.accepted_tokens
+    return Evaluation(tallies, [accepted[place] / drafted[place] for place in sorted(drafted)])
 
 
 def _with_required_calls(item: Item) -> Item:
@@ -231,8 +244,36 @@ class HeldOutRows:
     expert_counts: np.ndarray
 
 
+class ReadConversation(NamedTuple):
+    """A conversation as the engine's forward pass reads it.
+
+    Attributes:
+        surprise: [tokens - 1] float32, of each next token, in nats.
+        said: [tokens - 1] bool: an assistant says the next token.
+        choices: [tokens, layers, experts per token] int32, the experts of every token.
+    """
+
+    surprise: np.ndarray
+    said: np.ndarray
+    choices: np.ndarray
+
+
 def read_rows(config: ModelConfig, params: Params, numerics: str) -> HeldOutRows:
-    """Run held-out conversations through the engine's forward pass, one after another."""
+    """Perplexity and use of experts over some held-out conversations."""
+    total, said = 0.0, 0
+    counts = np.zeros((config.num_hidden_layers, config.n_routed_experts), np.int64)
+    for one in islice(read_conversations(config, params, numerics), _ROWS):
+        total += float(one.surprise[one.said].sum())
+        said += int(one.said.sum())
+        for layer, row in enumerate(counts):
+            row += np.bincount(one.choices[:, layer].reshape(-1), minlength=len(row))
+    return HeldOutRows(float(np.exp(total / said)), counts)
+
+
+def read_conversations(
+    config: ModelConfig, params: Params, numerics: str
+) -> Iterator[ReadConversation]:
+    """Held-out conversations through the engine's forward pass, one after another, without end."""
     policy = POLICIES[numerics]
     length = data.SHORT.length
     blocks = -(-length // CACHE_BLOCK_TOKENS)
@@ -253,9 +294,7 @@ def read_rows(config: ModelConfig, params: Params, numerics: str) -> HeldOutRows
         return -jnp.take_along_axis(laws, targets[:, None], axis=-1)[:, 0], chosen
 
     compiled = _jax.jit(run)
-    total, said = 0.0, 0
-    counts = np.zeros((config.num_hidden_layers, config.n_routed_experts), np.int64)
-    for number in range(_ROWS):
+    for number in count():
         one = data.example(number, _SEED, Split.HELD_OUT, data.SHORT_MIXTURE)
         tokens = one.token_ids[:length]
         part = Slice(
@@ -266,10 +305,7 @@ def read_rows(config: ModelConfig, params: Params, numerics: str) -> HeldOutRows
         targets = np.zeros(length, np.int32)
         targets[: len(tokens) - 1] = tokens[1:]
         surprise, chosen = compiled(params, prefill_plan([part], bucket, config), targets)
-        wanted = one.loss_mask[1 : len(tokens)]
-        total += float(np.asarray(surprise)[: len(tokens) - 1][wanted].sum())
-        said += int(wanted.sum())
-        for layer, experts in enumerate(chosen):
-            used = np.asarray(experts)[: len(tokens)].reshape(-1)
-            counts[layer] += np.bincount(used, minlength=counts.shape[1])
-    return HeldOutRows(float(np.exp(total / said)), counts)
+        choices = np.stack([np.asarray(layer)[: len(tokens)] for layer in chosen], axis=1)
+        yield ReadConversation(
+            np.asarray(surprise)[: len(tokens) - 1], one.loss_mask[1 : len(tokens)], choices
+        )

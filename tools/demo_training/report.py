@@ -63,8 +63,9 @@ def plot_table(table: Mapping[str, Mapping[str, Mapping[str, int]]], path: Path)
     axes = figure.subplots()
     width = 0.8 / len(table)
     for place, (variant, by_task) in enumerate(table.items()):
-        shares = [by_task[task]["right"] / by_task[task]["items"] for task in tasks]
-        axes.bar([at + place * width for at in range(len(tasks))], shares, width, label=variant)
+        some = [(at, by_task[task]) for at, task in enumerate(tasks) if task in by_task]
+        shares = [tally["right"] / tally["items"] for _, tally in some]
+        axes.bar([at + place * width for at, _ in some], shares, width, label=variant)
     axes.set_xticks([at + 0.4 for at in range(len(tasks))], tasks, rotation=30, ha="right")
     axes.set_ylabel("right answers")
     axes.legend(fontsize="small", ncols=2)
