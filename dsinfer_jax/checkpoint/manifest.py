@@ -19,8 +19,7 @@ from dsinfer_jax.config import ModelConfig
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
-LEAF_FILES, ORBAX = "leaf files", "orbax"
-_FORMS = (LEAF_FILES, ORBAX)
+LEAF_FILES, ORBAX = _FORMS = "leaf-files", "orbax"
 
 
 @dataclass(frozen=True)
