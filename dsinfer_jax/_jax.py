@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax._src import distributed
 
 # Without it XLA removes float32 -> narrow -> float32 round trips on GPUs (jax-practice.md 7.1).
 ROUNDING_OPTIONS = {"xla_allow_excess_precision": False}
@@ -79,3 +80,76 @@ def compile_events() -> CompileEvents:
     jax.monitoring.register_event_duration_secs_listener(events._on_duration)
     jax.monitoring.register_event_listener(events._on_event)
     return events
+
+
+class SharedTexts:
+    """Texts by key that all processes of a run see: the store of jax's coordinator.
+
+    Every method raises ConnectionError when the coordinator does not answer. The store has no
+    public name in jax.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def put(self, key: str, text: str) -> None:
+        """Set a text, new or again."""
+        _answered(self._client.key_value_set, key, text, allow_overwrite=True)
+
+    def wait(self, key: str, seconds: float) -> str | None:
+        """A text as soon as it is there; None if it is not by then."""
+        try:
+            return str(self._client.blocking_key_value_get(key, int(seconds * 1000)))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                return None
+            raise ConnectionError(_first_line(error)) from None
+
+    def folder(self, key: str) -> dict[str, str]:
+        """The texts whose keys are `key`/name, by name."""
+        entries = _answered(self._client.key_value_dir_get, f"{key}/")
+        return {path.rpartition("/")[2]: text for path, text in entries}
+
+    def forget(self, key: str) -> None:
+        """Delete all texts of a folder."""
+        _answered(self._client.key_value_delete, key)
+
+
+def join_processes(
+    coordinator: str | None, count: int | None, process: int | None, peer_seconds: int
+) -> tuple[SharedTexts, int, int]:
+    """`jax.distributed.initialize`; returns the common store, this process and how many there are.
+
+    Args:
+        coordinator, count, process: None: jax finds all three where it knows the cluster.
+        peer_seconds: jax's own limits are twice as long, so that who watches with this one speaks
+            first.
+
+    Raises:
+        ConnectionError: the others were not found.
+        ValueError: jax knows no cluster here.
+    """
+    # its handler of SIGTERM would keep a process alive that is told to end (jax-practice.md 12)
+    jax.config.update("jax_enable_preemption_service", False)
+    limit = max(2 * peer_seconds, 10)
+    try:
+        jax.distributed.initialize(
+            coordinator, count, process,
+            cluster_detection_method=None if coordinator is None else "deactivate",
+            heartbeat_timeout_seconds=limit, shutdown_timeout_seconds=limit,
+        )  # fmt: skip
+    except jax.errors.JaxRuntimeError as error:
+        raise ConnectionError(_first_line(error)) from None
+    state = distributed.global_state
+    return SharedTexts(state.client), state.process_id, state.num_processes
+
+
+def _answered(ask: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    try:
+        return ask(*arguments, **options)
+    except jax.errors.JaxRuntimeError as error:
+        raise ConnectionError(_first_line(error)) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -4,7 +4,7 @@ A transfer costs tens of microseconds whatever its size (jax-practice.md 5.2).
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ class Packing:
 
     def __init__(self, example: Any) -> None:
         leaves, self._structure = jax.tree.flatten(example)
+        self._names = [name for name, _ in named_leaves(example)]
         self._shapes = [leaf.shape for leaf in leaves]
         self._dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
         ends = np.cumsum([math.prod(shape) for shape in self._shapes])
@@ -58,6 +59,13 @@ class Packing:
             for part, dtype in self._parts(vector)
         )
 
+    def named(self, vectors: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+        """The leaves of several vectors as words, those of one name joined, with their names."""
+        stacked, start = np.stack(vectors), 0
+        for name, end in zip(self._names, self._ends):
+            yield name, stacked[:, start:end]
+            start = end
+
     def _parts(self, vector: Any) -> Iterator[tuple[Any, np.dtype]]:
         start = 0
         for shape, dtype, end in zip(self._shapes, self._dtypes, self._ends):
@@ -66,6 +74,12 @@ class Packing:
 
     def _tree(self, leaves: Iterable[Any]) -> Any:
         return jax.tree.unflatten(self._structure, list(leaves))
+
+
+def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """The leaves of a tree with their names, such as "draws.seeds"."""
+    paths, _ = jax.tree.flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in paths]
 
 
 def pack_on_device(tree: Any) -> Array:

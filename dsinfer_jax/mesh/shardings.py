@@ -46,9 +46,20 @@ def along(logical: str, phase: str) -> tuple[str, ...]:
 
 
 def placed(tree: Any, mesh: Mesh, specs: Any) -> Any:
-    """A tree of arrays on a mesh. `specs` is a tree of `PartitionSpec`s, or one for all leaves."""
+    """A tree of arrays on a mesh, of which every process has the whole.
+
+    Args:
+        specs: a tree of `PartitionSpec`s, or one for all leaves.
+    """
     if isinstance(specs, P):
         specs = jax.tree.map(lambda _: specs, tree)
-    return jax.tree.map(
-        lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec)), tree, specs
+    return jax.tree.map(lambda leaf, spec: _placed(leaf, NamedSharding(mesh, spec)), tree, specs)
+
+
+def _placed(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    if sharding.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    host = np.asarray(leaf)  # `device_put` would send it to all hosts to compare
+    return jax.make_array_from_callback(
+        host.shape, sharding, lambda index: host[index], dtype=host.dtype
     )
