@@ -81,7 +81,7 @@ def write_native(
     manifest = Manifest.of(LEAF_FILES, config, source)
     stored = stored_tensors(source, config)
     table = parameter_table(config)
-    progress = Progress(f"writing {native}", sum(_layout(spec).nbytes for spec in table))
+    progress = Progress(f"writing {native}", sum(spec.nbytes for spec in table))
     with _appearing(native) as folder:
         for spec in table:
 

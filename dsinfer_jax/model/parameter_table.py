@@ -5,6 +5,7 @@ stacked in it, their shape, stored dtype, logical axes and initialiser. The abst
 loader, the key check, the writer and random weights are all read from this table.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -55,6 +56,11 @@ class TensorSpec:
     def dotted(self) -> str:
         """The path as one word, such as `layers.attention.wq_a.scale`."""
         return ".".join(map(str, self.path))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the stacked leaf."""
+        return math.prod(self.stacked_shape) * MEMORY_DTYPES[self.dtype].dtype.itemsize
 
     def positions(self) -> Iterator[tuple[int, ...]]:
         """Of the tensors in the stack, in order."""

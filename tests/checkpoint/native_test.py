@@ -9,6 +9,7 @@ import pytest
 from checkpoint_folders import Saved, assert_same_bits, rewrite
 
 from dsinfer_jax.checkpoint import CheckpointError, load_native, native, write_native
+from dsinfer_jax.checkpoint.convert import main
 from dsinfer_jax.checkpoint.manifest import MANIFEST_NAME
 
 
@@ -112,3 +113,21 @@ def test_leaves_are_files_that_others_can_read(written: Path, saved: Saved) -> N
     safetensors = pytest.importorskip("safetensors.numpy")
     codes = safetensors.load_file(written / "experts.w1.weight.safetensors")["leaf"]
     np.testing.assert_array_equal(codes.view(np.uint8), np.asarray(saved.params.experts.w1.weight))
+
+
+def test_a_start_takes_what_orbax_has_stored(saved: Saved, tmp_path: Path) -> None:
+    folder = tmp_path / "native"
+    assert main([str(saved.folder), str(folder), "--form", "orbax"]) == 0
+    assert_same_bits(load_native(folder, saved.folder)[1], saved.params)
+
+
+def test_the_command_line_refuses_with_one_sentence(
+    saved: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "native"
+    assert main([str(saved.folder), str(folder)]) == 0
+    for form in ("leaf-files", "orbax"):
+        assert main([str(saved.folder), str(folder), "--form", form]) == 2
+    first, second = capsys.readouterr().err.strip().splitlines()[-2:]
+    assert first.startswith(f"checkpoint: {folder} cannot be written")
+    assert second.startswith(f"checkpoint: {folder} holds something")
