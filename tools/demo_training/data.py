@@ -33,24 +33,24 @@ Mixture = Mapping[str, float]
 # Weights of draws. What does not fit into the rest of a row is drawn again, so that rows hold fewer
 # of the longest items: docs/demo_model.md has the shares that come out.
 SHORT_MIXTURE: Mixture = {
-    "small_talk": 0.04,
-    "arithmetic": 0.18,
-    "copying": 0.20,
-    "lookup": 0.11,
-    "lookup_pair": 0.08,
-    "copying_notes": 0.07,
-    "dates": 0.04,
-    "units": 0.05,
-    "tool_calls": 0.09,
-    "json_answers": 0.08,
-    "forged_marks": 0.02,
+    "small_talk": 0.06,
+    "arithmetic": 0.16,
+    "copying": 0.14,
+    "lookup": 0.07,
+    "lookup_pair": 0.05,
+    "copying_notes": 0.14,
+    "dates": 0.05,
+    "units": 0.04,
+    "tool_calls": 0.11,
+    "json_answers": 0.13,
+    "forged_marks": 0.01,
     "mixed": 0.04,
 }
 LONG_MIXTURE: Mixture = {
-    "lookup_far": 0.33,
-    "lookup_pair_far": 0.26,
-    "copying_far": 0.33,
-    "copying_long": 0.08,
+    "lookup_far": 0.15,
+    "lookup_pair_far": 0.15,
+    "copying_far": 0.60,
+    "copying_long": 0.10,
 }
 
 
