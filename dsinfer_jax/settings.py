@@ -15,7 +15,7 @@ NUMERICS = ("exact", "runtime", "reference")  # names of the policies of model.n
 PREFIX_CACHES = ("off", "exact", "bounded")  # of engine.replay
 DRAFTERS = ("off", "lookup", "dspark")  # of engine.drafter
 DRAFT_LENGTHS = ("fixed", "variable")  # of engine.length_policy
-_NOT_OF_LLM = ("model", "cache_dir")
+_NOT_OF_LLM = ("model", "native_checkpoint", "cache_dir")
 
 
 class SettingError(ValueError):
@@ -111,6 +111,11 @@ SETTINGS = (
     Setting(
         "model", "DSINFER_MODEL", "--model", "demo", str,
         "checkpoint folder in the Hugging Face layout, or 'demo', the embedded model",
+    ),
+    Setting(
+        "native_checkpoint", "DSINFER_NATIVE_CHECKPOINT", "--native-checkpoint", None, _folder,
+        "folder of the model's native checkpoint, which loads faster; it is written if it does not "
+        "exist, and refused if the model has changed since",
     ),
     Setting(
         "numerics", "DSINFER_NUMERICS", "--numerics", "runtime", one_of(NUMERICS),

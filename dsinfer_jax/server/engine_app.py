@@ -43,16 +43,16 @@ def load_engine(values: Mapping[str, Any], say: Callable[[str], None]) -> tuple[
     """
     say(f"loading the model {values['model']}")
     from dsinfer_jax import _jax
-    from dsinfer_jax.engine.llm import LLM, load_model
+    from dsinfer_jax.engine.llm import LLM, open_model
 
     _jax.keep_programs(values["cache_dir"], say)
-    config, params, codec = load_model(values["model"])
+    config, weights, codec = open_model(values["model"], values["native_checkpoint"])
     tokenizer = read_tokenizer(codec.path)
     longest = values["max_model_len"] or config.max_position_embeddings
     is_long = longest > PREFILL_ROWS
     llm = LLM(
         config,
-        params,
+        weights,
         codec,
         **llm_options(values),
         prefill_rows=(PREFILL_ROWS, LONG_PREFILL_ROWS) if is_long else (PREFILL_ROWS,),
