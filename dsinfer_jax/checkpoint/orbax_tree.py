@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
@@ -51,11 +52,12 @@ def save_orbax(
         CheckpointError: the folder holds something.
     """
     folder = Path(folder).absolute()
-    if jax.process_index() == 0 and folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(folder.iterdir()):
         raise CheckpointError(
             f"{folder} holds something already; name a folder that does not exist"
         )
     manifest = Manifest.of(ORBAX, config, None if source is None else Path(source))
+    _meet("every process has found the folder empty")
     for name, specs in _parts(config).items():
         leaves = {}
         for spec in specs:
@@ -64,6 +66,7 @@ def save_orbax(
         _save(folder / name, leaves)
     if jax.process_index() == 0:
         manifest.write(folder)
+    _meet("the manifest is written")
 
 
 def load_orbax(
@@ -202,6 +205,12 @@ def _with_rows(rows: int, leaf: Array, _: None) -> Array:
     if rows <= leaf.shape[0]:
         return leaf[:rows]
     return jnp.pad(leaf, ((0, rows - leaf.shape[0]), (0, 0)))
+
+
+def _meet(what: str) -> None:
+    """Wait for the other processes."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(what)
 
 
 def _save(folder: Path, leaves: dict[str, Array]) -> None:
