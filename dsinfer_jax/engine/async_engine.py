@@ -29,9 +29,17 @@ class AsyncEngine:
 
     Args:
         llm: used by nobody else meanwhile; it stays open afterwards.
+
+    Raises:
+        ValueError: the model is that of several processes.
     """
 
     def __init__(self, llm: LLM) -> None:
+        if llm.engine.hosts is not None:
+            raise ValueError(
+                "the model runs in several processes, and requests that come at any time would "
+                "reach one of them only; serve from one process, or use LLM.generate"
+            )
         self._llm = llm
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusal: str | None = "the engine was not entered; use it with `async with`"

@@ -52,9 +52,13 @@ class PendingGrammars:
             self.drop(request)
         return late
 
-    def finished(self) -> list[tuple[Request, str | None]]:
-        """Requests that wait no longer: they have a matcher, or a sentence says why not."""
-        done = [request for request, work in self._waiting.items() if work.done]
+    def finished(self, wait: bool = False) -> list[tuple[Request, str | None]]:
+        """Requests that wait no longer: they have a matcher, or a sentence says why not.
+
+        Args:
+            wait: until that is so of all of them.
+        """
+        done = [request for request, work in self._waiting.items() if wait or work.done]
         return [(request, self._take(request)) for request in done]
 
     def _take(self, request: Request) -> str | None:

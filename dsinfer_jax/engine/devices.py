@@ -5,13 +5,16 @@ are those of all ranks one after the other, as are rows of samples: slot 3 of ra
 `2 * slots + 3`. Programs see the arrays of one rank.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -19,11 +22,12 @@ from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.packing import Packing
 from dsinfer_jax.engine.steps import EngineState, Outcome, Step
-from dsinfer_jax.engine.weights import StoredWeights, leaf_places
 from dsinfer_jax.mesh.company import CopyTables, MeshCompany
 from dsinfer_jax.mesh.exchange import EXCHANGES
 from dsinfer_jax.mesh.expert_placement import Placement, PlaceSizes, first_placement
 from dsinfer_jax.mesh.expert_weights import in_places
+from dsinfer_jax.mesh.hosts import Hosts
+from dsinfer_jax.mesh.layout import check_layout
 from dsinfer_jax.mesh.shardings import along, device_mesh, partition, placed
 from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import Cache
@@ -48,9 +52,6 @@ class Devices(Protocol):
     def params(self, params: Params) -> Params:
         """Weights where they belong."""
 
-    def load(self, weights: StoredWeights) -> Params:
-        """Weights read to where they belong."""
-
     def empty_cache(self) -> Cache:
         """A cache of zeros."""
 
@@ -60,14 +61,26 @@ class Devices(Protocol):
     def by_rank(self, leaves: Any) -> Any:
         """A host tree whose leaves have the entries of all ranks first, on the devices."""
 
+    def everywhere(self, tree: Tree) -> Tree:
+        """A host tree, whole on every device."""
+
     def stacked(self, vectors: Sequence[np.ndarray]) -> Array:
         """One vector for each rank, on the devices."""
+
+    def host(self, array: Array) -> np.ndarray:
+        """An array of the devices, whole on the host."""
 
     def program(self, step: Step, tile_rows: int) -> Callable[..., Any]:
         """A step as a function of the arrays of all ranks, to be compiled."""
 
     def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
         """The outcome of a step that samples `rows` rows in each rank (numpy)."""
+
+    def check(self, program: str, parts: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Before a step: do all processes give it the same? See `Hosts.check_step`."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """What is done inside may wait for other processes, but not for ever."""
 
 
 class OneDevice:
@@ -81,9 +94,6 @@ class OneDevice:
     def params(self, params: Params) -> Params:
         return params
 
-    def load(self, weights: StoredWeights) -> Params:
-        return weights.load(None)
-
     def empty_cache(self) -> Cache:
         return model_cache.init(self._config, self._sizes.cache_sizes, self._numerics)
 
@@ -92,6 +102,12 @@ class OneDevice:
 
     def by_rank(self, leaves: Any) -> Any:
         return jax.device_put(leaves)
+
+    def everywhere(self, tree: Tree) -> Tree:
+        return jax.device_put(tree)
+
+    def host(self, array: Array) -> np.ndarray:
+        return np.asarray(array)
 
     def stacked(self, vectors: Sequence[np.ndarray]) -> Array:
         return jax.device_put(vectors[0])
@@ -107,6 +123,12 @@ class OneDevice:
     def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
         return packing.unpack_host(np.asarray(packed))
 
+    def check(self, program: str, parts: Iterable[tuple[str, np.ndarray]]) -> None:
+        """There is one process."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
 
 class MeshDevices:
     """The devices of a layout.
@@ -114,6 +136,7 @@ class MeshDevices:
     Args:
         exchange: how rows come to their experts, a key of `EXCHANGES`.
         redundant: copies of experts on each device.
+        hosts: the processes whose devices these are; None: this one alone.
     """
 
     def __init__(
@@ -123,8 +146,11 @@ class MeshDevices:
         numerics: Numerics,
         exchange: str = "slots",
         redundant: int = 0,
+        hosts: Hosts | None = None,
     ) -> None:
         self._config, self._sizes, self._numerics = config, sizes, numerics
+        self._hosts = hosts
+        self._last_outcome: np.ndarray = np.zeros(0, np.int32)
         self._exchange = EXCHANGES[exchange]
         self.mesh = device_mesh(sizes.layout)
         group = sizes.layout.expert_parallel
@@ -140,9 +166,6 @@ class MeshDevices:
     def params(self, params: Params) -> Params:
         specs = build_tree(self._config, lambda spec: partition(spec.stacked_axes, PHASE))
         return placed(self._in_places(params), self.mesh, specs)
-
-    def load(self, weights: StoredWeights) -> Params:
-        return weights.load(leaf_places(self.mesh, self.placements, PHASE))
 
     def empty_cache(self) -> Cache:
         return jax.tree.map(
@@ -163,7 +186,13 @@ class MeshDevices:
         return placed(leaves, self.mesh, P(self._ranks))
 
     def stacked(self, vectors: Sequence[np.ndarray]) -> Array:
-        return jax.device_put(np.stack(vectors), NamedSharding(self.mesh, P(self._ranks)))
+        return placed(np.stack(vectors), self.mesh, P(self._ranks))
+
+    def everywhere(self, tree: Tree) -> Tree:
+        return placed(tree, self.mesh, P())
+
+    def host(self, array: Array) -> np.ndarray:
+        return np.asarray(jax.device_put(array, NamedSharding(self.mesh, P())))
 
     def program(self, step: Step, tile_rows: int) -> Callable[..., Any]:
         places = [one.sizes.per_rank for one in self.placements]
@@ -174,7 +203,10 @@ class MeshDevices:
         ) -> tuple[Cache, EngineState, Array]:  # fmt: skip
             company = MeshCompany(self._exchange, tables, (places[0], places[-1]), tile_rows)
             cache, state, outcome = step(params, cache, state, packed[0], masks, company)
-            return cache, state, outcome[None]
+            outcome = outcome[None]
+            if self._hosts is not None:  # every process reads the outcomes of all ranks
+                outcome = lax.all_gather(outcome, self._ranks, tiled=True)
+            return cache, state, outcome
 
         def whole(
             params: Params, cache: Cache, state: EngineState, packed: Array, masks: Array,
@@ -182,20 +214,31 @@ class MeshDevices:
         ) -> tuple[Cache, EngineState, Array]:  # fmt: skip
             weights = build_tree(self._config, lambda spec: partition(spec.stacked_axes, PHASE))
             keys, ranks = self._cache_specs(cache), P(self._ranks)
+            read = ranks if self._hosts is None else P()
             return jax.shard_map(
                 local, mesh=self.mesh, in_specs=(weights, keys, ranks, ranks, ranks, P()),
-                out_specs=(keys, ranks, ranks), check_vma=False,
+                out_specs=(keys, ranks, read), check_vma=False,
             )(params, cache, state, packed, masks, tables)  # fmt: skip
 
         return whole
 
     def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
-        outcomes = [packing.unpack_host(vector) for vector in np.asarray(packed)]
+        with self.waiting():
+            self._last_outcome = np.asarray(packed)
+        outcomes = [packing.unpack_host(vector) for vector in self._last_outcome]
         outcomes = [
             replace(one, first_rows=one.first_rows + rank * rows)
             for rank, one in enumerate(outcomes)
         ]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *outcomes)
+
+    def check(self, program: str, parts: Iterable[tuple[str, np.ndarray]]) -> None:
+        if self._hosts is not None:
+            last = "the outcome of the step before", self._last_outcome
+            self._hosts.check_step(program, chain([last], parts))
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._hosts is None else self._hosts.waiting("a step")
 
     def _tables(self) -> CopyTables:
         tables = [jnp.asarray(one.copy_table) for one in self.placements]
@@ -225,8 +268,27 @@ class MeshDevices:
         return replace(specs, recent_tokens=P(self._ranks))
 
 
-def make_devices(config: ModelConfig, sizes: EngineConfig, numerics: Numerics) -> Devices:
-    """The devices that the sizes name."""
+def make_devices(
+    config: ModelConfig, sizes: EngineConfig, numerics: Numerics, hosts: Hosts | None = None
+) -> Devices:
+    """The devices that the sizes name; with several processes, those of all of them.
+
+    Raises:
+        LayoutError: the layout leaves devices out, whose process would have nothing to do.
+        HostsError: the processes want different engines.
+    """
+    if hosts is not None:
+        hosts.agree("the start", _engine_facts(config, sizes, numerics))
+        check_layout(sizes.layout, config, "prefill", jax.device_count())
     if sizes.layout.devices == 1:
         return OneDevice(config, sizes, numerics)
-    return MeshDevices(config, sizes, numerics)
+    return MeshDevices(config, sizes, numerics, hosts=hosts)
+
+
+def _engine_facts(config: ModelConfig, sizes: EngineConfig, numerics: Numerics) -> dict[str, str]:
+    """What all processes must want alike, by name."""
+    return {"the version of jax": jax.__version__} | {
+        field.name: str(getattr(group, field.name))
+        for group in (sizes, numerics, config)
+        for field in fields(group)
+    }

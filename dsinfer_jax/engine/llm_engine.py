@@ -9,6 +9,7 @@ not know; a request that ended in step N wastes its rows of N+1.
 The engine knows token ids only; text is the business of `llm.py`.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from dsinfer_jax.engine.stats import (
 from dsinfer_jax.engine.step_times import StepCosts, StepTimes, measure
 from dsinfer_jax.engine.steps import DecodeInputs, Outcome
 from dsinfer_jax.engine.structured_output import GrammarError
-from dsinfer_jax.engine.weights import StoredWeights
+from dsinfer_jax.mesh.hosts import Hosts
 from dsinfer_jax.model.cache import tree_bytes
 from dsinfer_jax.model.numerics import Numerics
 from dsinfer_jax.model.params import Params
@@ -85,7 +86,7 @@ class LLMEngine:
     """Runs requests through the compiled programs.
 
     Args:
-        params: weights in memory, or in a folder, from which they are read to where they belong.
+        params: weights on their devices.
         progress: called with one line for each program that is prepared, and one about the prefix
             cache.
         programs: compiled before for the same shapes; None: compiled now.
@@ -93,13 +94,15 @@ class LLMEngine:
             step.
         clock: seconds, for these measurements.
         grammars: makes the compiler of grammars; None: no request can be constrained.
+        hosts: the processes that run this engine together, each with the same requests in the same
+            order; None: this one alone.
 
     Raises:
         ValueError: deterministic mode on devices that have no invariant numerics.
 
     Attributes:
+        hosts: the processes that run it, see above.
         prefill_stats, decode_stats, request_stats, draft_stats, expert_stats: since construction.
-        load_seconds: until the weights were where they belong.
         wait_seconds, host_seconds: of all steps, waiting for the device and everything else.
         hidden_seconds: of the host's, while the device was surely at work.
     """
@@ -107,7 +110,7 @@ class LLMEngine:
     def __init__(
         self,
         config: ModelConfig,
-        params: Params | StoredWeights,
+        params: Params,
         numerics: Numerics,
         sizes: EngineConfig,
         progress: Callable[[str], None] | None = None,
@@ -115,16 +118,14 @@ class LLMEngine:
         grammars: Callable[[], "GrammarCompiler"] | None = None,
         costs: StepCosts | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        hosts: Hosts | None = None,
     ) -> None:
-        self.config, self.sizes = config, sizes
-        devices = programs.devices if programs else make_devices(config, sizes, numerics)
-        start = time.perf_counter()
-        params = (
-            devices.load(params) if isinstance(params, StoredWeights) else devices.params(params)
-        )
-        self._params, self.load_seconds = params, time.perf_counter() - start
         if sizes.deterministic:
             _check_deterministic(params)
+        self.config, self.sizes = config, sizes
+        self.hosts = hosts
+        devices = programs.devices if programs else make_devices(config, sizes, numerics, hosts)
+        self._params = params = devices.params(params)
         self._programs = programs or Programs(
             params, config, numerics, sizes, progress, devices=devices
         )
@@ -154,6 +155,8 @@ class LLMEngine:
         reason, error = self._refusal(request)
         if reason is None and self.sizes.deterministic:
             request.fix_draws()
+        elif self.hosts is not None and request.params.seed is None:
+            request.seed = self.hosts.fresh_seed()  # not each process its own
         try:
             if reason is None and request.params.structured_output is not None:
                 self._pending.add(request)
@@ -287,6 +290,11 @@ class LLMEngine:
 
     def _refusal(self, request: Request) -> tuple[FinishReason | None, str]:
         ids = request.prompt_token_ids
+        if self.hosts is not None and request.deadline is not None:
+            return FinishReason.ERROR, (
+                "the request has a deadline, which several processes would find passed in "
+                "different steps; leave it out, or run one process"
+            )
         if not ids:
             return FinishReason.ERROR, "the prompt is empty; give at least one token"
         longest, vocab = self.sizes.max_model_len, self.config.vocab_size
@@ -446,12 +454,25 @@ class LLMEngine:
     def _begin_constrained(self) -> list[Delta]:
         """Queue requests whose grammars are ready; fail those whose grammars are refused."""
         failed = []
-        for request, error in self._pending.finished():
+        for request, error in self._finished_grammars():
             if error is None:
                 self._scheduler.add(request)
             else:
                 failed.append(self._fail(request, FinishReason.ERROR, error))
         return failed
+
+    def _finished_grammars(self) -> list[tuple[Request, str | None]]:
+        """Grammars that are ready or refused. Several processes wait for all of them, so that each
+        goes on in the same step, and one that refuses decides for all."""
+        if self.hosts is None or not self._pending:
+            return self._pending.finished()
+        own = self._pending.finished(wait=True)
+        said = self.hosts.gather("the grammars", json.dumps([error for _, error in own]))
+        everybodys = zip(*map(json.loads, said))
+        return [
+            (request, next((error for error in errors if error is not None), None))
+            for (request, _), errors in zip(own, everybodys)
+        ]
 
     def _expire(self) -> list[Delta]:
         now = time.monotonic()

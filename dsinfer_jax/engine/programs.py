@@ -26,7 +26,7 @@ from dsinfer_jax.engine.drafter import Drafter
 from dsinfer_jax.engine.drafters import make_drafter
 from dsinfer_jax.engine.draws import Draws, idle_draws
 from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
-from dsinfer_jax.engine.packing import Packing
+from dsinfer_jax.engine.packing import Packing, named_leaves
 from dsinfer_jax.engine.request import Request, TopLogprobs
 from dsinfer_jax.engine.sampler import Sample
 from dsinfer_jax.engine.slot_state import mask_words, set_slot, slot_entry
@@ -181,9 +181,10 @@ class Programs:
             programs = list(threads.map(build, shapes))
         self._prefill = dict(zip(sizes.prefill_rows, programs))
         self._decode = dict(zip(sizes.decode_forms, programs[len(self._prefill) :]))
-        self._set_sampling = _compile_set_slot(abstract_state.sampling)
+        self._set_sampling = self._compile_set_slot(abstract_state.sampling)
         if abstract_state.drafter is not None:
-            self._set_drafter = _compile_set_slot(abstract_state.drafter)
+            self._set_drafter = self._compile_set_slot(abstract_state.drafter)
+        self._begun: list[tuple[str, np.ndarray]] = []  # what slots were given since the last step
         self.report = [program.report for program in programs]
         self.seconds = time.perf_counter() - start
 
@@ -198,15 +199,18 @@ class Programs:
         state = self._state
         entry = self._drafter.entry(request)
         if entry is not None:
-            state = replace(state, drafter=self._set_drafter(
-                state.drafter, *jax.device_put((np.int32(slot), entry))
-            ))  # fmt: skip
+            written = self._written(slot, entry)
+            state = replace(state, drafter=self._set_drafter(state.drafter, *written))
         if request.params.adjusted:
             entry = slot_entry(request, self._config.vocab_size, self._config.eos_token_id)
-            state = replace(state, sampling=self._set_sampling(
-                state.sampling, *jax.device_put((np.int32(slot), entry))
-            ))  # fmt: skip
+            written = self._written(slot, entry)
+            state = replace(state, sampling=self._set_sampling(state.sampling, *written))
         self._state = state
+
+    def _written(self, slot: int, entry: Any) -> tuple[Any, Any]:
+        """A slot and its entry on the devices."""
+        self._begun += [(f"{name} of slot {slot}", leaf) for name, leaf in named_leaves(entry)]
+        return self.devices.everywhere((np.int32(slot), entry))
 
     def prefill(
         self,
@@ -288,7 +292,7 @@ class Programs:
         """See `LLMEngine.proposals`."""
         state = self._state
         kept = (jnp.asarray(leaf)[slots] for leaf in (state.start, state.drafts, state.draft_laws))
-        starts, drafts, laws = (np.asarray(leaf) for leaf in kept)
+        starts, drafts, laws = map(self.devices.host, kept)
         return starts, drafts, laws
 
     def rehearse(self, form: DecodeForm, running: int) -> DecodeInputs:
@@ -323,14 +327,31 @@ class Programs:
         masks: np.ndarray | None,
     ) -> tuple[Cache, Handle]:
         devices = self.devices
+        devices.check(program.report.name, self._parts(program, vectors, masks))
+        self._begun = []
         packed = devices.stacked(vectors)
         allowed = program.open_masks if masks is None else devices.by_rank(masks)
-        cache, self._state, packed = program.compiled(
-            params, cache, self._state, packed, allowed, *devices.extra
-        )
+        with devices.waiting():
+            cache, self._state, packed = program.compiled(
+                params, cache, self._state, packed, allowed, *devices.extra
+            )
         packed.copy_to_host_async()
         unpack = partial(devices.read, packing=program.outcome, rows=program.bucket.outputs)
         return cache, Handle(packed, unpack)
+
+    def _parts(
+        self, program: _Program, vectors: Sequence[np.ndarray], masks: np.ndarray | None
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """What the host gives to a step, by name."""
+        yield from self._begun
+        yield from program.inputs.named(vectors)
+        yield "masks", np.zeros(0, np.int32) if masks is None else masks
+
+    def _compile_set_slot(self, abstract_state: Any) -> Any:
+        """A program that writes one slot of a tree whose leaves have slots first."""
+        entry = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), abstract_state)
+        slot, entry = jax.tree.map(_abstract, self.devices.everywhere((np.int32(0), entry)))
+        return _jax.jit(set_slot, donate=("state",)).lower(abstract_state, slot, entry).compile()
 
 
 def top_entries(chosen: Sample, row: int, count: int) -> TopLogprobs:
@@ -369,15 +390,6 @@ def _compile_threads() -> Iterator[Executor]:
             yield threads
     finally:
         threading.stack_size(before)
-
-
-def _compile_set_slot(abstract_state: Any) -> Any:
-    """A program that writes one slot of a tree whose leaves have slots first."""
-    entry = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), abstract_state
-    )
-    slot = jax.ShapeDtypeStruct((), jnp.int32)
-    return _jax.jit(set_slot, donate=("state",)).lower(abstract_state, slot, entry).compile()
 
 
 def _compile(shape: _Shape, step: Step, *arguments: Any) -> tuple[Any, ProgramReport]:

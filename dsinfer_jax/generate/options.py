@@ -9,12 +9,16 @@ from typing import Any, NoReturn
 
 from dsinfer_jax.engine.request import SamplingParams
 from dsinfer_jax.generate.chat_start import ChatStart, read_chat_start
+from dsinfer_jax.generate.process_options import add_process_options, read_process_options
 from dsinfer_jax.generate.prompts import PromptItem, read_prompts
+from dsinfer_jax.mesh.hosts import HostOptions
 from dsinfer_jax.settings import SETTINGS, add_settings, read_settings
 
 DEFAULT_PROMPT = "Once upon a time"
 _MAX_TOKENS, _CHAT_MAX_TOKENS = 64, 1024
-_NOT_OF_A_CHAT = ("prompt", "prompt_ids", "prompts", "ignore_eos", "json", "stats")
+_NOT_OF_A_CHAT = (
+    "prompt", "prompt_ids", "prompts", "ignore_eos", "json", "stats", "coordinator", "distributed",
+)  # fmt: skip
 
 _DESCRIPTION = """\
 Generate text with a DeepSeek-V4.1 model.
@@ -31,6 +35,7 @@ examples:
   python -m dsinfer_jax.generate --interactive --tools tools.json --temperature 0.6
   python -m dsinfer_jax.generate --prompts many.jsonl --json > results.jsonl
   python -m dsinfer_jax.generate --prompt-ids 0,57,400 --prompt-ids 0,12 --ignore-eos --stats
+  python -m dsinfer_jax.generate --coordinator node0:1234 --num-processes 2 --process-id 0 --dp 16
 
 files:
   --prompts FILE.jsonl  one JSON value a line: a string, or an object with "prompt" or
@@ -43,7 +48,8 @@ files:
                         "results": a list of objects with the name of a tool, its result, and
                         perhaps the arguments for which it is; other results are asked for
 
-exit code: 0; 1 if a request failed (the others are answered); 2 for bad input.
+exit code: 0; 1 if a request failed (the others are answered); 2 for bad input; 3 if another process
+of the run is lost or differs.
 """
 
 
@@ -57,6 +63,7 @@ class Job:
         as_json, stats: form of the output.
         started: `time.perf_counter()` when the command line was read.
         chat: what a chat in the terminal begins with; None: prompts are continued.
+        hosts: how this process finds the others of the run; None: there are none.
     """
 
     settings: dict[str, Any]
@@ -65,6 +72,7 @@ class Job:
     stats: bool
     started: float
     chat: ChatStart | None = None
+    hosts: HostOptions | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -129,6 +137,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     add_settings(parser.add_argument_group("model and engine"))
 
+    add_process_options(parser)
+
     output = parser.add_argument_group("output")
     output.add_argument(
         "--json", action="store_true",
@@ -162,6 +172,7 @@ def parse(arguments: Sequence[str]) -> Job:
         seed=options.seed,
         ignore_eos=options.ignore_eos,
     )
+    hosts = read_process_options(options)
     if options.interactive:
         start = read_chat_start(options.system, options.tools, options.chat, params)
         return Job(settings, [], False, False, started, start)
@@ -170,7 +181,7 @@ def parse(arguments: Sequence[str]) -> Job:
     )
     if not prompts and options.prompts is None:
         prompts = [PromptItem(DEFAULT_PROMPT, params)]
-    return Job(settings, prompts, options.json, options.stats, started)
+    return Job(settings, prompts, options.json, options.stats, started, hosts=hosts)
 
 
 def _check_together(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from dsinfer_jax.generate.options import Job
 from dsinfer_jax.generate.output import TextStream, TextWriter, json_line, stats_lines
 from dsinfer_jax.generate.prompts import PromptItem
 from dsinfer_jax.generate.stats_view import StatsView
+from dsinfer_jax.mesh.hosts import Hosts
 from dsinfer_jax.settings import llm_options
 
 if TYPE_CHECKING:
@@ -21,9 +22,13 @@ _PREFILL_ROWS = 256
 _LONG_PREFILL_ROWS = 1024  # a second prefill program, worth its compilation for long prompts
 
 
-def run(job: Job) -> int:
-    """Run a job; returns the exit code. Raises ValueError for a model that cannot be used."""
-    llm, prompts, load_seconds = _load(job)
+def run(job: Job, hosts: Hosts | None = None) -> int:
+    """Run a job; returns the exit code. Raises ValueError for a model that cannot be used.
+
+    Args:
+        hosts: the processes that run the same job; None: this one alone.
+    """
+    llm, prompts, load_seconds = _load(job, hosts)
     if job.chat is not None:
         from dsinfer_jax.generate.interactive import chat_with
 
@@ -69,7 +74,7 @@ def _generate(
     return _Run(1 if failures else 0, first_token_seconds)
 
 
-def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
+def _load(job: Job, hosts: Hosts | None) -> tuple["LLM", list[list[int]], float]:
     """The model ready to run, the prompts as token ids, and the seconds until it was loaded."""
     settings = job.settings
     model = settings["model"]
@@ -77,15 +82,15 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
         ModelConfig.from_pretrained(model)  # refuse a bad folder before jax is imported
 
     from dsinfer_jax import _jax
-    from dsinfer_jax.engine.llm import LLM, open_model
+    from dsinfer_jax.engine.llm import LLM, load_model
 
     _jax.keep_programs(settings["cache_dir"], _say)
     if model == "demo":
         from dsinfer_jax import demo
 
         _say(demo.DESCRIPTION)
-    config, weights, codec = open_model(model, settings["native_checkpoint"])
-    open_seconds = time.perf_counter() - job.started
+    config, params, codec = load_model(model)
+    load_seconds = time.perf_counter() - job.started
     chat = ChatCodec(codec)
     prompts = [
         codec.encode(content) if isinstance(content, str)
@@ -93,18 +98,29 @@ def _load(job: Job) -> tuple["LLM", list[list[int]], float]:
         else chat.encode(content)
         for content in (item.content for item in job.prompts)
     ]  # fmt: skip
+    if hosts is not None:
+        hosts.agree("the prompts", _prompt_facts(job, prompts))
     prefill_rows = [_PREFILL_ROWS]
     if any(len(ids) >= _LONG_PREFILL_ROWS for ids in prompts):
         prefill_rows.append(_LONG_PREFILL_ROWS)
     llm = LLM(
         config,
-        weights,
+        params,
         codec,
         **llm_options(settings),
         prefill_rows=prefill_rows,
         progress=_say if sys.stderr.isatty() else None,
+        hosts=hosts,
     )
-    return llm, prompts, open_seconds + llm.engine.load_seconds
+    return llm, prompts, load_seconds
+
+
+def _prompt_facts(job: Job, prompts: list[list[int]]) -> dict[str, str]:
+    """What all processes must be asked alike, by name."""
+    return {
+        f"prompt {number}": f"{ids} {item.params} {item.constraint}"
+        for number, (ids, item) in enumerate(zip(prompts, job.prompts))
+    }
 
 
 def _params(item: PromptItem, llm: "LLM") -> SamplingParams:

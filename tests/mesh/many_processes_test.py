@@ -1,0 +1,169 @@
+"""Several processes answer as one, and end together (loopback, emulated devices)."""
+
+import json
+import re
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_program import PIECES
+from noise_model import TOKENIZER
+from process_runs import GENERATE, Ended, ProcessRun
+
+from dsinfer_jax.checkpoint import save_pretrained
+from dsinfer_jax.checkpoint.vocabulary import TOKENIZER_NAME, fold_vocabulary
+from dsinfer_jax.config import tiny
+from dsinfer_jax.model.init import init
+
+DIFFERING = Path(__file__).with_name("differing_program.py")
+PROMPTS: list[dict[str, Any]] = [
+    {"prompt_token_ids": [5, 17, 400, 33]},
+    {"prompt_token_ids": [7] * 90, "temperature": 0.9, "top_p": 0.9, "seed": 3},
+    {"prompt_token_ids": list(range(3, 303)), "max_tokens": 5},
+    {"prompt_token_ids": [250, 9], "temperature": 0.8},  # without a seed: one for all processes
+    {"prompt_token_ids": [9], "temperature": 0.8, "seed": 4, "max_tokens": 9},
+]
+UNSEEDED = 3
+PEER_SECONDS = 10.0
+MARGIN = 20.0  # seconds beyond the limit, for a machine that has other things to do
+LOST = 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of four layers, which compiles fast."""
+    folder, words = (tmp_path_factory.mktemp(name) for name in ("model", "words"))
+    (words / TOKENIZER_NAME).write_bytes(TOKENIZER.read_bytes())
+    config = tiny(**PIECES)
+    params = init(config, 7, token_map=fold_vocabulary(TOKENIZER))
+    save_pretrained(params, config, folder, tokenizer_folder=words)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def asked(model: Path) -> list[str]:
+    """Options of a run that answers PROMPTS."""
+    path = model / "prompts.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in PROMPTS))
+    return [*sizes(model), "--prompts", str(path), "--max-tokens", "7", "--ignore-eos", "--json"]
+
+
+@pytest.fixture(scope="module")
+def wanted(asked: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The answers of one process with one device."""
+    with ProcessRun(GENERATE, asked, 0, 1, tmp_path_factory.mktemp("one")) as run:
+        return answers(run.ended(0))
+
+
+def sizes(model: Path) -> list[str]:
+    return ["--model", str(model), "--max-model-len", "1024"]
+
+
+def answers(ended: Ended) -> list[Any]:
+    """Tokens and log-probabilities of the prompts that name a seed or need none."""
+    assert ended.code == 0, ended.err[-4000:]
+    lines = sorted(map(json.loads, ended.out.splitlines()), key=lambda line: line["index"])
+    assert [len(line["token_ids"]) for line in lines] == [7, 7, 5, 7, 9]
+    return [
+        (line["token_ids"], line["logprobs"], line["text"])
+        for line in lines
+        if line["index"] != UNSEEDED
+    ]
+
+
+def endless(model: Path) -> list[str]:
+    """Options of a run that goes on until it is ended."""
+    some = ["--prompt-ids", "5,6,7", "--max-tokens", "1000", "--ignore-eos"]
+    return [*sizes(model), *some, "--dp", "2", "--peer-timeout", str(PEER_SECONDS)]
+
+
+def check_same(
+    asked: list[str], layout: Sequence[str], count: int, devices: int, folder: Path, wanted: Any
+) -> None:
+    options = [*asked, *layout, "--check-digests"]
+    with ProcessRun(GENERATE, options, count, devices, folder) as run:
+        ended = [run.ended(process) for process in range(count)]
+    assert answers(ended[0]) == wanted
+    for other in ended[1:]:
+        assert (other.code, other.out) == (0, "")
+        assert "generate:" not in other.err  # the compiler may complain that it is slow
+
+
+def test_two_processes_answer_as_one(asked: list[str], wanted: list[Any], tmp_path: Path) -> None:
+    check_same(asked, ["--dp", "2"], 2, 1, tmp_path, wanted)
+
+
+@pytest.mark.slow
+def test_two_processes_of_four_devices(asked: list[str], wanted: list[Any], tmp_path: Path) -> None:
+    check_same(asked, ["--dp", "4", "--ep", "4", "--cp", "2"], 2, 4, tmp_path, wanted)
+
+
+@pytest.mark.slow
+def test_four_processes_of_four_devices(
+    asked: list[str], wanted: list[Any], tmp_path: Path
+) -> None:
+    check_same(asked, ["--dp", "16", "--ep", "8"], 4, 4, tmp_path, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_process_ends_the_others(model: Path, tmp_path: Path, how: signal.Signals) -> None:
+    with ProcessRun(GENERATE, endless(model), 2, 1, tmp_path) as run:
+        run.wait_until(lambda: len(run.out(0)) > 200)
+        start = time.monotonic()
+        run.signal(1, how)
+        first = run.ended(0, PEER_SECONDS + MARGIN)
+    assert time.monotonic() - start < PEER_SECONDS + MARGIN
+    assert first.code == LOST
+    last = first.err.strip().splitlines()[-1]
+    stopped = "generate: process 0: process 1 has given no sign of life for 10 s"
+    failed = "generate: process 0: a step failed, as it does when another process is lost"
+    assert last.startswith(stopped if how == signal.SIGSTOP else (stopped, failed))
+
+
+@pytest.mark.slow
+def test_a_lost_coordinator_ends_the_others(model: Path, tmp_path: Path) -> None:
+    with ProcessRun(GENERATE, endless(model), 2, 1, tmp_path) as run:
+        run.wait_until(lambda: len(run.out(0)) > 200)
+        run.signal(0, signal.SIGKILL)
+        other = run.ended(1, PEER_SECONDS + MARGIN)
+    # jax itself aborts, at once and with its own words, where we are not faster
+    assert other.code in (LOST, -signal.SIGABRT)
+    assert "generate: process 1: " in other.err or "another task died" in other.err
+
+
+@pytest.mark.slow
+def test_processes_that_decide_differently_stop(asked: list[str], tmp_path: Path) -> None:
+    options = [*asked, "--dp", "2", "--check-digests"]
+    with ProcessRun([str(DIFFERING)], options, 2, 1, tmp_path) as run:
+        ended = [run.ended(process) for process in range(2)]
+    assert [one.code for one in ended] == [LOST, LOST]
+    said = [one.err.strip().splitlines()[-1] for one in ended]
+    differ = (
+        r"the processes differ at step \d+: draws.top_k is [0-9a-f]+ in process 0 and [0-9a-f]+ in "
+        r"process 1; all of them stop, start them with the same options, files and versions"
+    )
+    for process, line in enumerate(said):
+        assert re.fullmatch(f"generate: process {process}: {differ}", line), line
+    assert len({re.search(r"step \d+", line)[0] for line in said}) == 1  # type: ignore[index]
+
+
+@pytest.mark.slow
+def test_other_options_are_named(asked: list[str], tmp_path: Path) -> None:
+    """The same command, but process 1 reads another size from its environment."""
+    program = tmp_path / "other.py"
+    program.write_text(
+        "import os, sys\n"
+        "from dsinfer_jax.generate import main\n"
+        "if sys.argv[sys.argv.index('--process-id') + 1] == '1':\n"
+        "    os.environ['DSINFER_MAX_NUM_SEQS'] = '16'\n"
+        "sys.exit(main())\n"
+    )
+    with ProcessRun([str(program)], [*asked, "--dp", "2"], 2, 1, tmp_path) as run:
+        ended = [run.ended(process) for process in range(2)]
+    for one in ended:
+        assert one.code == LOST
+        assert "differ at the start: slots is 8 in process 0 and 16 in process 1" in one.err
