@@ -22,6 +22,7 @@ from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.packing import Packing
 from dsinfer_jax.engine.steps import EngineState, Outcome, Step
+from dsinfer_jax.engine.weights import StoredWeights, leaf_places
 from dsinfer_jax.mesh.company import CopyTables, MeshCompany
 from dsinfer_jax.mesh.exchange import EXCHANGES
 from dsinfer_jax.mesh.expert_placement import Placement, PlaceSizes, first_placement
@@ -51,6 +52,9 @@ class Devices(Protocol):
 
     def params(self, params: Params) -> Params:
         """Weights where they belong."""
+
+    def load(self, weights: StoredWeights) -> Params:
+        """Weights read to where they belong."""
 
     def empty_cache(self) -> Cache:
         """A cache of zeros."""
@@ -93,6 +97,9 @@ class OneDevice:
 
     def params(self, params: Params) -> Params:
         return params
+
+    def load(self, weights: StoredWeights) -> Params:
+        return weights.load(None)
 
     def empty_cache(self) -> Cache:
         return model_cache.init(self._config, self._sizes.cache_sizes, self._numerics)
@@ -166,6 +173,9 @@ class MeshDevices:
     def params(self, params: Params) -> Params:
         specs = build_tree(self._config, lambda spec: partition(spec.stacked_axes, PHASE))
         return placed(self._in_places(params), self.mesh, specs)
+
+    def load(self, weights: StoredWeights) -> Params:
+        return weights.load(leaf_places(self.mesh, self.placements, PHASE))
 
     def empty_cache(self) -> Cache:
         return jax.tree.map(

@@ -14,6 +14,7 @@ from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import Delta, RequestOutput, SamplingParams
 from dsinfer_jax.engine.structured_output import GrammarError
+from dsinfer_jax.engine.weights import StoredWeights
 from dsinfer_jax.mesh.hosts import Hosts
 from dsinfer_jax.mesh.layout import MeshLayout
 from dsinfer_jax.model.numerics import POLICIES, RUNTIME, Numerics
@@ -30,7 +31,7 @@ class LLM:
     """A model that is ready to generate: every program is compiled at construction.
 
     Args:
-        config, params: the model; see `checkpoint.load_pretrained`.
+        config, params: the model; see `open_model` and `checkpoint.load_pretrained`.
         codec: for prompts and output as text; without it prompts are token ids and texts empty.
         numerics: a rounding policy or the name of one.
         max_model_len: most tokens of prompt plus output; None: 4096, or what the model allows.
@@ -70,7 +71,7 @@ class LLM:
     def __init__(
         self,
         config: ModelConfig,
-        params: Params,
+        params: Params | StoredWeights,
         codec: TextCodec | None = None,
         *,
         numerics: Numerics | str = RUNTIME,
@@ -123,17 +124,22 @@ class LLM:
         self._attach(engine, codec)
 
     @classmethod
-    def from_pretrained(cls, model: str | Path, **options: Any) -> "LLM":
-        """Load a checkpoint folder, or "demo", the embedded model.
+    def from_pretrained(
+        cls, model: str | Path, *, native: str | Path | None = None, **options: Any
+    ) -> "LLM":
+        """Load a checkpoint folder, or "demo", the embedded model. On a mesh every process reads
+        what its own devices need.
 
         Args:
+            native: folder of a native checkpoint, which is written if it does not exist and makes
+                later starts faster (docs/sharding.md).
             options: keyword arguments of the constructor.
 
         Raises:
             ConfigError, CheckpointError: the folder cannot be used.
             ValueError: as the constructor.
         """
-        return cls(*load_model(model), **options)
+        return cls(*open_model(model, native), **options)
 
     @classmethod
     def over_engine(cls, engine: LLMEngine, codec: TextCodec | None = None) -> "LLM":
@@ -263,8 +269,14 @@ def _deltas(completed: list[tuple[Answer, Delta]]) -> Iterator[Delta]:
     return (delta for _, delta in completed)
 
 
-def load_model(model: str | Path) -> tuple[ModelConfig, Params, TextCodec]:
-    """Configuration, weights and tokenizer of a checkpoint folder, or of "demo".
+def open_model(
+    model: str | Path, native: str | Path | None = None
+) -> tuple[ModelConfig, StoredWeights, TextCodec]:
+    """Configuration, weights that are not read yet, and tokenizer of a checkpoint folder, or of
+    "demo".
+
+    Args:
+        native: as in `LLM.from_pretrained`.
 
     Raises:
         ConfigError, CheckpointError: the folder cannot be used.
@@ -272,13 +284,20 @@ def load_model(model: str | Path) -> tuple[ModelConfig, Params, TextCodec]:
     if model == DEMO:
         from dsinfer_jax import demo
 
-        config, params, tokenizer = demo.load()
-    else:
-        from dsinfer_jax.checkpoint import load_pretrained
+        model = demo.FOLDER
+    config = ModelConfig.from_pretrained(model)
+    weights = StoredWeights(Path(model), config, Path(native) if native else None)
+    return config, weights, TextCodec(Path(model) / "tokenizer.json", config.bos_token_id)
 
-        config, params = load_pretrained(model)
-        tokenizer = Path(model) / "tokenizer.json"
-    return config, params, TextCodec(tokenizer, config.bos_token_id)
+
+def load_model(model: str | Path) -> tuple[ModelConfig, Params, TextCodec]:
+    """The same with all weights on one device.
+
+    Raises:
+        ConfigError, CheckpointError: the folder cannot be used.
+    """
+    config, weights, codec = open_model(model)
+    return config, weights.load(None), codec
 
 
 def _grammar_compiler(codec: TextCodec, config: ModelConfig) -> "GrammarCompiler":

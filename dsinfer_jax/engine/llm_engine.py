@@ -43,6 +43,7 @@ from dsinfer_jax.engine.stats import (
 from dsinfer_jax.engine.step_times import StepCosts, StepTimes, measure
 from dsinfer_jax.engine.steps import DecodeInputs, Outcome
 from dsinfer_jax.engine.structured_output import GrammarError
+from dsinfer_jax.engine.weights import StoredWeights
 from dsinfer_jax.mesh.hosts import Hosts
 from dsinfer_jax.model.cache import tree_bytes
 from dsinfer_jax.model.numerics import Numerics
@@ -86,7 +87,7 @@ class LLMEngine:
     """Runs requests through the compiled programs.
 
     Args:
-        params: weights on their devices.
+        params: weights in memory, or in a folder, from which they are read to where they belong.
         progress: called with one line for each program that is prepared, and one about the prefix
             cache.
         programs: compiled before for the same shapes; None: compiled now.
@@ -103,6 +104,7 @@ class LLMEngine:
     Attributes:
         hosts: the processes that run it, see above.
         prefill_stats, decode_stats, request_stats, draft_stats, expert_stats: since construction.
+        load_seconds: until the weights were where they belong.
         wait_seconds, host_seconds: of all steps, waiting for the device and everything else.
         hidden_seconds: of the host's, while the device was surely at work.
     """
@@ -110,7 +112,7 @@ class LLMEngine:
     def __init__(
         self,
         config: ModelConfig,
-        params: Params,
+        params: Params | StoredWeights,
         numerics: Numerics,
         sizes: EngineConfig,
         progress: Callable[[str], None] | None = None,
@@ -120,12 +122,16 @@ class LLMEngine:
         clock: Callable[[], float] = time.perf_counter,
         hosts: Hosts | None = None,
     ) -> None:
-        if sizes.deterministic:
-            _check_deterministic(params)
         self.config, self.sizes = config, sizes
         self.hosts = hosts
         devices = programs.devices if programs else make_devices(config, sizes, numerics, hosts)
-        self._params = params = devices.params(params)
+        start = time.perf_counter()
+        params = (
+            devices.load(params) if isinstance(params, StoredWeights) else devices.params(params)
+        )
+        self._params, self.load_seconds = params, time.perf_counter() - start
+        if sizes.deterministic:
+            _check_deterministic(params)
         self._programs = programs or Programs(
             params, config, numerics, sizes, progress, devices=devices
         )

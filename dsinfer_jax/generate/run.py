@@ -82,15 +82,15 @@ def _load(job: Job, hosts: Hosts | None) -> tuple["LLM", list[list[int]], float]
         ModelConfig.from_pretrained(model)  # refuse a bad folder before jax is imported
 
     from dsinfer_jax import _jax
-    from dsinfer_jax.engine.llm import LLM, load_model
+    from dsinfer_jax.engine.llm import LLM, open_model
 
     _jax.keep_programs(settings["cache_dir"], _say)
     if model == "demo":
         from dsinfer_jax import demo
 
         _say(demo.DESCRIPTION)
-    config, params, codec = load_model(model)
-    load_seconds = time.perf_counter() - job.started
+    config, weights, codec = open_model(model, settings["native_checkpoint"])
+    open_seconds = time.perf_counter() - job.started
     chat = ChatCodec(codec)
     prompts = [
         codec.encode(content) if isinstance(content, str)
@@ -105,14 +105,14 @@ def _load(job: Job, hosts: Hosts | None) -> tuple["LLM", list[list[int]], float]
         prefill_rows.append(_LONG_PREFILL_ROWS)
     llm = LLM(
         config,
-        params,
+        weights,
         codec,
         **llm_options(settings),
         prefill_rows=prefill_rows,
         progress=_say if sys.stderr.isatty() else None,
         hosts=hosts,
     )
-    return llm, prompts, load_seconds
+    return llm, prompts, open_seconds + llm.engine.load_seconds
 
 
 def _prompt_facts(job: Job, prompts: list[list[int]]) -> dict[str, str]:
