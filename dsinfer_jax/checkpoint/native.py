@@ -17,6 +17,7 @@ from dsinfer_jax.checkpoint.errors import CheckpointError
 from dsinfer_jax.checkpoint.leaf_reader import Stored, read_tree
 from dsinfer_jax.checkpoint.load import stored_tensors
 from dsinfer_jax.checkpoint.manifest import LEAF_FILES, ORBAX, Manifest, read_manifest
+from dsinfer_jax.checkpoint.orbax_tree import load_orbax
 from dsinfer_jax.checkpoint.places import PlaceRule
 from dsinfer_jax.checkpoint.progress import Progress
 from dsinfer_jax.checkpoint.safetensors import SafetensorsFile, TensorLayout, write_safetensors
@@ -60,8 +61,6 @@ def load_native(
     manifest = read_manifest(native)
     manifest.check(native, config, source)
     if manifest.form == ORBAX:
-        from dsinfer_jax.checkpoint.orbax_tree import load_orbax  # imports a second of code
-
         return config, load_orbax(native, config, place=place)
     return config, read_tree(config, _stored_leaves(native, config), place, f"loading {native}")
 
