@@ -193,7 +193,9 @@ class MeshDevices:
         )  # fmt: skip
 
     def by_rank(self, leaves: Any) -> Any:
-        return placed(leaves, self.mesh, P(self._ranks))
+        # a compiled step says of an empty leaf that it is whole, and would refuse a divided one
+        specs = jax.tree.map(lambda leaf: P(self._ranks) if leaf.size else P(), leaves)
+        return placed(leaves, self.mesh, specs)
 
     def stacked(self, vectors: Sequence[np.ndarray]) -> Array:
         return placed(np.stack(vectors), self.mesh, P(self._ranks))

@@ -18,6 +18,7 @@ from dsinfer_jax.checkpoint.vocabulary import TOKENIZER_NAME, fold_vocabulary
 from dsinfer_jax.config import tiny
 from dsinfer_jax.model.init import init
 
+DEVICES = Path(__file__).with_name("devices_program.py")
 DIFFERING = Path(__file__).with_name("differing_program.py")
 PROMPTS: list[dict[str, Any]] = [
     {"prompt_token_ids": [5, 17, 400, 33]},
@@ -92,6 +93,24 @@ def check_same(
         assert "generate:" not in other.err  # the compiler may complain that it is slow
 
 
+def test_two_processes_see_the_same_arrays(tmp_path: Path) -> None:
+    with ProcessRun([str(DEVICES)], ["--check-digests"], 2, 2, tmp_path) as run:
+        ended = [run.ended(process) for process in range(2)]
+    assert [one.code for one in ended] == [0, 0], [one.err[-2000:] for one in ended]
+    seen, other = (json.loads(one.out.splitlines()[-1]) for one in ended)
+    assert seen == other
+    assert (seen["processes"], seen["addressable"]) == (2, 2)
+    assert seen["drafts"] == [[0, 1, 2], [77, 77, 77], [93, 94, 95]]
+    assert seen["laws"] == [[0, 1, 2], [27, 28, 29], [93, 94, 95]]
+    assert seen["vectors"] == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert len(set(seen["seeds"])) == 2
+    assert re.match(
+        r"the processes differ at step 3: draws.top_k is \w+ in process 0 and \w+ in process 1",
+        seen["difference"],
+    )
+
+
+@pytest.mark.slow
 def test_two_processes_answer_as_one(asked: list[str], wanted: list[Any], tmp_path: Path) -> None:
     check_same(asked, ["--dp", "2"], 2, 1, tmp_path, wanted)
 
