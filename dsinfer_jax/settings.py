@@ -178,6 +178,18 @@ SETTINGS = (
         "devices of a rank, which share the rows of a prompt",
     ),
     Setting(
+        "redundant_experts", "DSINFER_REDUNDANT_EXPERTS", "--redundant-experts", 0, whole_number(0),
+        "copies of experts on each device, for hot ones",
+    ),
+    Setting(
+        "rebalance_steps", "DSINFER_REBALANCE_STEPS", "--rebalance-steps", 0, whole_number(0),
+        "place the experts anew every so many steps, while serving; 0: never",
+    ),
+    Setting(
+        "balance_window", "DSINFER_BALANCE_WINDOW", "--balance-window", 1000, whole_number(1),
+        "steps whose loads decide where experts go",
+    ),
+    Setting(
         "asynchronous", "DSINFER_ZERO_OVERHEAD_SCHEDULING", "--sync", True, _switch,
         "wait for each step before the next is chosen; by default they overlap, which is the 1 of "
         "the variable", flag="0",

@@ -20,13 +20,14 @@ from jax.sharding import PartitionSpec as P
 
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.expert_mover import ExpertMover
 from dsinfer_jax.engine.packing import Packing
 from dsinfer_jax.engine.steps import EngineState, Outcome, Step
 from dsinfer_jax.engine.weights import StoredWeights, leaf_places
 from dsinfer_jax.mesh.company import CopyTables, MeshCompany
 from dsinfer_jax.mesh.exchange import EXCHANGES
 from dsinfer_jax.mesh.expert_placement import Placement, PlaceSizes, first_placement
-from dsinfer_jax.mesh.expert_weights import in_places
+from dsinfer_jax.mesh.expert_weights import in_places, move_program
 from dsinfer_jax.mesh.hosts import Hosts
 from dsinfer_jax.mesh.layout import check_layout
 from dsinfer_jax.mesh.shardings import along, device_mesh, partition, placed
@@ -76,6 +77,9 @@ class Devices(Protocol):
 
     def program(self, step: Step, tile_rows: int) -> Callable[..., Any]:
         """A step as a function of the arrays of all ranks, to be compiled."""
+
+    def mover(self, params: Params) -> ExpertMover | None:
+        """What moves experts of these weights while serving, where that is wanted."""
 
     def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
         """The outcome of a step that samples `rows` rows in each rank (numpy)."""
@@ -127,6 +131,9 @@ class OneDevice:
 
         return whole
 
+    def mover(self, params: Params) -> None:
+        """One device has nothing to balance."""
+
     def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
         return packing.unpack_host(np.asarray(packed))
 
@@ -142,8 +149,8 @@ class MeshDevices:
 
     Args:
         exchange: how rows come to their experts, a key of `EXCHANGES`.
-        redundant: copies of experts on each device.
         hosts: the processes whose devices these are; None: this one alone.
+        chips: the devices; None: the first that there are.
     """
 
     def __init__(
@@ -152,23 +159,23 @@ class MeshDevices:
         sizes: EngineConfig,
         numerics: Numerics,
         exchange: str = "slots",
-        redundant: int = 0,
         hosts: Hosts | None = None,
+        chips: Sequence[jax.Device] | None = None,
     ) -> None:
         self._config, self._sizes, self._numerics = config, sizes, numerics
         self._hosts = hosts
         self._last_outcome: np.ndarray = np.zeros(0, np.int32)
         self._exchange = EXCHANGES[exchange]
-        self.mesh = device_mesh(sizes.layout)
+        self.mesh = device_mesh(sizes.layout, chips)
         group = sizes.layout.expert_parallel
         counts = [config.n_routed_experts, *([config.draft.experts] if config.draft else [])]
         layers = [config.num_hidden_layers, *([config.draft.layers] if config.draft else [])]
         self.placements: list[Placement] = [
-            first_placement(PlaceSizes.of(count, redundant * group, group), depth)
+            first_placement(PlaceSizes.of(count, sizes.redundant_experts * group, group), depth)
             for count, depth in zip(counts, layers)
         ]
-        self.extra = (self._tables(),)
         self._ranks = along("sequences", PHASE)
+        self.extra: tuple[Any, ...] = (self._tables(),)
 
     def params(self, params: Params) -> Params:
         specs = build_tree(self._config, lambda spec: partition(spec.stacked_axes, PHASE))
@@ -233,6 +240,16 @@ class MeshDevices:
             )(params, cache, state, packed, masks, tables)  # fmt: skip
 
         return whole
+
+    def mover(self, params: Params) -> ExpertMover | None:
+        if self._sizes.balance is None:
+            return None
+        move = move_program(params.experts, self.mesh)
+        return ExpertMover(self.placements[0], self._sizes.balance, move, self._place)
+
+    def _place(self, backbone: Placement) -> None:
+        self.placements[0] = backbone
+        self.extra = (self._tables(),)
 
     def read(self, packed: Array, packing: Packing, rows: int) -> Outcome:
         with self.waiting():

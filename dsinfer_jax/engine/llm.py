@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.answers import Answer, RunningAnswers, answers_to
 from dsinfer_jax.engine.detokenise import TextCodec
-from dsinfer_jax.engine.engine_config import EngineConfig
+from dsinfer_jax.engine.engine_config import DEFAULT_BALANCE_WINDOW, EngineConfig
 from dsinfer_jax.engine.llm_engine import LLMEngine
 from dsinfer_jax.engine.request import Delta, RequestOutput, SamplingParams
 from dsinfer_jax.engine.structured_output import GrammarError
@@ -60,6 +60,10 @@ class LLM:
         dp, ep, cp: ranks with requests of their own, devices that share the experts (None: all),
             and devices that share the rows of a prompt (docs/sharding.md). Slots, blocks and rows
             are those of each rank.
+        redundant_experts: copies of experts on each device, for hot ones.
+        rebalance_steps: place the experts anew every so many steps, one layer between two steps,
+            without a change of any answer; 0: never.
+        balance_window: steps whose loads decide where they go.
         progress: called with one line for each program that is prepared.
         hosts: the processes whose devices the model runs on, see `mesh.hosts.join`; each of them
             makes the same calls (docs/sharding.md). None: this one alone.
@@ -91,6 +95,9 @@ class LLM:
         dp: int = 1,
         ep: int | None = None,
         cp: int = 1,
+        redundant_experts: int = 0,
+        rebalance_steps: int = 0,
+        balance_window: int = DEFAULT_BALANCE_WINDOW,
         progress: Callable[[str], None] | None = None,
         hosts: Hosts | None = None,
     ) -> None:
@@ -110,6 +117,9 @@ class LLM:
             decode_rows=decode_rows,
             confidence_temperatures=confidence_temperatures,
             layout=MeshLayout.of(dp, dp * cp if ep is None else ep, cp),
+            redundant_experts=redundant_experts,
+            rebalance_steps=rebalance_steps,
+            balance_window=balance_window,
         )
         if isinstance(numerics, str):
             if numerics not in POLICIES:

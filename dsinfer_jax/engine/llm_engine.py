@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from dsinfer_jax.config import CACHE_BLOCK_TOKENS, ModelConfig
+from dsinfer_jax.engine.compilation import ProgramReport
 from dsinfer_jax.engine.constraints import PendingGrammars, accept_token, row_masks
 from dsinfer_jax.engine.devices import make_devices
 from dsinfer_jax.engine.draft_stats import DraftStats
@@ -27,7 +28,7 @@ from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
 from dsinfer_jax.engine.length_policy import Choice, LengthPolicy, Mode
 from dsinfer_jax.engine.markov_check import check_markov_tables
 from dsinfer_jax.engine.prefix_check import check_prefix_cache, describe
-from dsinfer_jax.engine.programs import Handle, ProgramReport, Programs, top_entries
+from dsinfer_jax.engine.programs import Handle, Programs, top_entries
 from dsinfer_jax.engine.ranks import Ranks
 from dsinfer_jax.engine.request import Delta, FinishReason, Request
 from dsinfer_jax.engine.sampler import Sample
@@ -136,6 +137,7 @@ class LLMEngine:
             params, config, numerics, sizes, progress, devices=devices
         )
         self._cache = devices.empty_cache()
+        self._mover = devices.mover(params)
         self._scheduler = Ranks(sizes, salt=f"{config}{numerics}")
         self._flight: _Flight | None = None
         self._pending = PendingGrammars(grammars)
@@ -210,6 +212,8 @@ class LLMEngine:
         step = self._scheduler.next_step()
         flight = None
         if step is not None:
+            if self._mover is not None:
+                self._params = self._mover.advance(self._params)
             flight = (
                 self._prefill(step, begun)
                 if isinstance(step, PrefillStep)
@@ -273,6 +277,7 @@ class LLMEngine:
             **phase_entries("decode", self.decode_stats),
             **(self.draft_stats.entries() if self.sizes.draft_tokens else {}),
             **self.expert_stats.entries(),
+            **(self._mover.entries() if self._mover else {}),
             **gauge_entries(
                 requests_running=scheduler.running,
                 requests_waiting=scheduler.waiting,
@@ -393,7 +398,10 @@ class LLMEngine:
                 self._count_drafts(flight.decode, live, slots, outcome, seconds)
         self._confidences = np.asarray(outcome.confidences)
         experts = self.config.num_hidden_layers, self.config.n_routed_experts
-        self.expert_stats.add(np.asarray(outcome.expert_loads).reshape(-1, *experts).sum(axis=0))
+        loads = np.asarray(outcome.expert_loads).reshape(-1, *experts).sum(axis=0)  # of all ranks
+        self.expert_stats.add(loads)
+        if self._mover is not None:
+            self._mover.record(loads)
         new = _NewTokens.of(outcome.sample)
         deltas = []
         for (_, request), first, count in zip(live, first_rows, emitted):

@@ -21,87 +21,41 @@ import numpy as np
 
 from dsinfer_jax import _jax
 from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine.compilation import (
+    CompileTarget,
+    Program,
+    ProgramShape,
+    abstract,
+    compile_program,
+    program_shapes,
+)
 from dsinfer_jax.engine.devices import Devices, make_devices
 from dsinfer_jax.engine.drafter import Drafter
 from dsinfer_jax.engine.drafters import make_drafter
-from dsinfer_jax.engine.draws import Draws, idle_draws
+from dsinfer_jax.engine.draws import Draws
 from dsinfer_jax.engine.engine_config import DecodeForm, EngineConfig
-from dsinfer_jax.engine.packing import Packing, named_leaves
+from dsinfer_jax.engine.packing import named_leaves
 from dsinfer_jax.engine.request import Request, TopLogprobs
 from dsinfer_jax.engine.sampler import Sample
-from dsinfer_jax.engine.slot_state import mask_words, set_slot, slot_entry
+from dsinfer_jax.engine.slot_state import set_slot, slot_entry
 from dsinfer_jax.engine.steps import (
     DecodeInputs,
     EngineState,
     Outcome,
     PrefillInputs,
-    Step,
-    decode_step,
     empty_engine_state,
     idle_inputs,
-    outcome_packing,
-    prefill_step,
 )
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.numerics import Numerics
 from dsinfer_jax.model.params import Params
-from dsinfer_jax.model.plan import Bucket, Slice, prefill_plan
+from dsinfer_jax.model.plan import Slice, prefill_plan
 
 Array = jax.Array
 Leaf = jax.Array | np.ndarray
 
 _COMPILE_THREADS = 2
 _COMPILE_STACK_BYTES = 64 << 20  # the compiler recurses over large graphs
-
-
-@dataclass(frozen=True)
-class ProgramReport:
-    """One line of the start-up report.
-
-    Attributes:
-        name: such as "prefill 256".
-        bucket: its shapes.
-        trace_seconds: tracing and lowering.
-        compile_seconds: compiling, or reading from the persistent cache.
-        from_cache: whether the persistent cache had it.
-        temporary_bytes: memory it needs beside weights and cache.
-    """
-
-    name: str
-    bucket: Bucket
-    trace_seconds: float
-    compile_seconds: float
-    from_cache: bool
-    temporary_bytes: int
-
-    def __str__(self) -> str:
-        source = "from the cache" if self.from_cache else "compiled"
-        return (
-            f"{self.name:14} {self.bucket.sequences} sequences, {self.bucket.table_width} blocks "
-            f"each: traced {self.trace_seconds:.1f} s, {source} {self.compile_seconds:.1f} s, "
-            f"{self.temporary_bytes / 1e6:.0f} MB of temporaries"
-        )
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """A program to build."""
-
-    name: str
-    bucket: Bucket
-    function: Callable[..., Step]  # of steps.py
-    example: Any  # its inputs, for structure and shapes
-    masks: int  # how many it takes
-
-
-@dataclass(frozen=True)
-class _Program:
-    compiled: Any
-    inputs: Packing
-    outcome: Packing
-    bucket: Bucket
-    report: ProgramReport
-    open_masks: Array  # every token allowed in every row; stays on the device
 
 
 @dataclass(frozen=True)
@@ -149,41 +103,26 @@ class Programs:
         self._config, self._sizes = config, sizes
         self._drafter = drafter or make_drafter(sizes, config, numerics)
         self.devices = devices or make_devices(config, sizes, numerics)
-        abstract_params = jax.tree.map(_abstract, params)
-        abstract_cache = self.devices.abstract_cache()
         slots = sizes.slots * sizes.ranks
         empty = empty_engine_state(slots, config.vocab_size, self._drafter)
         self._state: EngineState = self.devices.by_rank(empty)
-        abstract_state = jax.tree.map(_abstract, self._state)
+        target = CompileTarget(
+            config, numerics, sizes, self._drafter, self.devices, params, self._state
+        )
 
-        def build(shape: _Shape) -> _Program:
+        def build(shape: ProgramShape) -> Program:
             if progress is not None:
                 progress(f"preparing the program {shape.name!r}")
-            inputs = Packing(shape.example)
-            experts = config.num_hidden_layers, config.n_routed_experts
-            outcome = outcome_packing(
-                shape.bucket.outputs, sizes.slots, self._drafter.places, experts
-            )
-            step = shape.function(inputs, self._drafter, config, numerics)
-            masks = shape.masks * sizes.ranks, mask_words(config.vocab_size)
-            open_masks = self.devices.by_rank(np.full(masks, -1, np.int32))
-            example = self.devices.stacked([np.zeros(inputs.size, np.int32)] * sizes.ranks)
-            compiled, report = _compile(
-                shape, self.devices.program(step, shape.bucket.tile_rows), abstract_params,
-                abstract_cache, abstract_state, _abstract(example), open_masks,
-                *self.devices.extra,
-            )  # fmt: skip
-            return _Program(compiled, inputs, outcome, shape.bucket, report, open_masks)
+            return compile_program(shape, target)
 
         start = time.perf_counter()
-        shapes = [*_prefill_shapes(config, sizes), *_decode_shapes(sizes)]
         with _compile_threads() as threads:
-            programs = list(threads.map(build, shapes))
+            programs = list(threads.map(build, program_shapes(config, sizes)))
         self._prefill = dict(zip(sizes.prefill_rows, programs))
         self._decode = dict(zip(sizes.decode_forms, programs[len(self._prefill) :]))
-        self._set_sampling = self._compile_set_slot(abstract_state.sampling)
-        if abstract_state.drafter is not None:
-            self._set_drafter = self._compile_set_slot(abstract_state.drafter)
+        self._set_sampling = self._compile_set_slot(target.state.sampling)
+        if target.state.drafter is not None:
+            self._set_drafter = self._compile_set_slot(target.state.drafter)
         self._begun: list[tuple[str, np.ndarray]] = []  # what slots were given since the last step
         self.report = [program.report for program in programs]
         self.seconds = time.perf_counter() - start
@@ -320,7 +259,7 @@ class Programs:
 
     def _run(
         self,
-        program: _Program,
+        program: Program,
         params: Params,
         cache: Cache,
         vectors: Sequence[np.ndarray],
@@ -340,45 +279,24 @@ class Programs:
         return cache, Handle(packed, unpack)
 
     def _parts(
-        self, program: _Program, vectors: Sequence[np.ndarray], masks: np.ndarray | None
+        self, program: Program, vectors: Sequence[np.ndarray], masks: np.ndarray | None
     ) -> Iterator[tuple[str, np.ndarray]]:
         """What the host gives to a step, by name."""
         yield from self._begun
         yield from program.inputs.named(vectors)
         yield "masks", np.zeros(0, np.int32) if masks is None else masks
 
-    def _compile_set_slot(self, abstract_state: Any) -> Any:
+    def _compile_set_slot(self, state: Any) -> Any:
         """A program that writes one slot of a tree whose leaves have slots first."""
-        entry = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), abstract_state)
-        slot, entry = jax.tree.map(_abstract, self.devices.everywhere((np.int32(0), entry)))
-        return _jax.jit(set_slot, donate=("state",)).lower(abstract_state, slot, entry).compile()
+        entry = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), state)
+        slot, entry = jax.tree.map(abstract, self.devices.everywhere((np.int32(0), entry)))
+        return _jax.jit(set_slot, donate=("state",)).lower(state, slot, entry).compile()
 
 
 def top_entries(chosen: Sample, row: int, count: int) -> TopLogprobs:
     """The best `count` tokens of a row with their log-probabilities; of a sample on the host."""
     ids, logprobs = chosen.top_ids[row, :count], chosen.top_logprobs[row, :count]
     return list(zip(ids.tolist(), logprobs.tolist()))
-
-
-def _prefill_shapes(config: ModelConfig, sizes: EngineConfig) -> Iterator[_Shape]:
-    for rows in sizes.prefill_rows:
-        bucket = sizes.prefill_bucket(rows)
-        plan = prefill_plan([], bucket, config, sizes.truncation)
-        example = PrefillInputs(
-            plan, idle_draws(bucket.outputs), np.zeros(bucket.outputs, np.int32)
-        )
-        yield _Shape(f"prefill {rows}", bucket, prefill_step, example, bucket.outputs)
-
-
-def _decode_shapes(sizes: EngineConfig) -> Iterator[_Shape]:
-    example = idle_inputs(sizes.slots, sizes.table_width)
-    for form in sizes.decode_forms:
-        name = f"decode {sizes.slots} x {form.rows // sizes.slots}"
-        if form.ragged:
-            name = f"decode ragged {form.rows}"
-        function = partial(decode_step, form)
-        masks = sizes.slots * sizes.query_rows
-        yield _Shape(name, sizes.decode_bucket(form), function, example, masks)
 
 
 @contextmanager
@@ -390,25 +308,3 @@ def _compile_threads() -> Iterator[Executor]:
             yield threads
     finally:
         threading.stack_size(before)
-
-
-def _compile(shape: _Shape, step: Step, *arguments: Any) -> tuple[Any, ProgramReport]:
-    events = _jax.compile_events()
-    hits = events.hits_of_thread
-    start = time.perf_counter()
-    lowered = _jax.jit(step, donate=("cache", "state")).lower(*arguments)
-    traced = time.perf_counter()
-    compiled = lowered.compile()
-    report = ProgramReport(
-        name=shape.name,
-        bucket=shape.bucket,
-        trace_seconds=traced - start,
-        compile_seconds=time.perf_counter() - traced,
-        from_cache=events.hits_of_thread > hits,
-        temporary_bytes=int(compiled.memory_analysis().temp_size_in_bytes),
-    )
-    return compiled, report
-
-
-def _abstract(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))

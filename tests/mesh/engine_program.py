@@ -6,6 +6,7 @@ Reads cases as JSON, prints as JSON which requests differ.
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,22 @@ def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
 
 
 def answers(config: ModelConfig, params: Params, options: dict[str, Any]) -> list[Any]:
+    """Tokens and log-probabilities of all requests, which get `more_tokens` than they ask for."""
+    more = options.pop("more_tokens", 0)
     llm = LLM(config, params, numerics="runtime", max_model_len=512, slots=8, **options)
-    asked = requests(config.vocab_size)
+    asked = [
+        (prompt, replace(params, max_tokens=params.max_tokens + more))
+        for prompt, params in requests(config.vocab_size)
+    ]
     outputs = llm.generate([prompt for prompt, _ in asked], [params for _, params in asked])
+    counts = llm.engine.snapshot()
+    if options.get("rebalance_steps"):
+        moves = counts["dsinfer_expert_rearrangements_total"]
+        steps = sum(
+            counts[f'dsinfer_steps_total{{kind="{kind}"}}'] for kind in ("prefill", "decode")
+        )
+        assert moves >= steps / 10 > 0, (moves, steps)  # a layer moves in each step
+        assert counts["dsinfer_expert_places_filled_total"] > 0
     return [(output.token_ids, output.logprobs) for output in outputs]
 
 
@@ -70,7 +84,7 @@ def main() -> None:
     for options, mesh in json.loads(sys.argv[1]):
         config = tiny(**PIECES | (DRAFT if options.get("drafter") == "dspark" else {}))
         params = init.init(config, seed=7)
-        wanted = answers(config, params, options)
+        wanted = answers(config, params, dict(options))
         result[json.dumps([options, mesh])] = list(
             differences(wanted, answers(config, params, options | mesh))
         )

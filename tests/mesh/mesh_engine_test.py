@@ -7,13 +7,15 @@ import pytest
 from mesh_runs import run_on_devices
 
 PROGRAM = Path(__file__).with_name("engine_program.py")
+EVERY_STEP = {"redundant_experts": 2, "rebalance_steps": 1, "balance_window": 1}
 FEW: list[tuple[dict[str, Any], dict[str, int]]] = [
-    ({"drafter": "dspark", "keep_tokens": 32}, {"dp": 2, "ep": 4, "cp": 2}),
+    ({"drafter": "dspark", "keep_tokens": 32}, {"dp": 2, "ep": 4, "cp": 2, **EVERY_STEP}),
 ]
 MANY = [
     ({"drafter": "lookup"}, {"dp": 4, "ep": 2}),
     ({}, {"dp": 8}),
     ({"drafter": "dspark", "draft_tokens": 3}, {"dp": 8, "ep": 4}),
+    ({"more_tokens": 60}, {"dp": 8, "ep": 4, **EVERY_STEP}),
     ({"keep_tokens": 32, "prefix_cache": "bounded"}, {"dp": 4, "ep": 8, "cp": 2}),
     ({"asynchronous": False, "drafter": "lookup"}, {"dp": 1, "ep": 8, "cp": 8}),
 ]
