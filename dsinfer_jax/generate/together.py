@@ -3,12 +3,11 @@
 import os
 import sys
 import traceback
-from typing import TextIO
 
 from dsinfer_jax.generate.options import Job
-from dsinfer_jax.mesh.hosts import LOST, HostOptions, Hosts, HostsError, join
+from dsinfer_jax.mesh.hosts import LOST, HostOptions, HostsError, join
 
-_BAD_INPUT, _READER_GONE, _INTERRUPTED = 2, 1, 130
+_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
 
 
 def run_together(job: Job, options: HostOptions) -> int:
@@ -29,26 +28,22 @@ def run_together(job: Job, options: HostOptions) -> int:
         return LOST
     _let_first_print(hosts.first)
     try:
-        return _run(job, hosts)
+        from dsinfer_jax.generate.run import run
+
+        code = run(job, hosts)
+        hosts.leave()
+        return code
     except ValueError as error:  # ConfigError, CheckpointError, LayoutError, ...
         hosts.stop(str(error), _BAD_INPUT)
+    except BrokenPipeError:
+        hosts.stop("the reader of its output is gone", _FAILED)
     except (HostsError, ConnectionError) as error:
         hosts.stop(str(error), LOST)
-    except BrokenPipeError:
-        hosts.stop("the reader of its output is gone", _READER_GONE)
     except KeyboardInterrupt:
         hosts.stop("it was interrupted", _INTERRUPTED)
-    except Exception as error:
-        _show(error, errors)
-        hosts.stop(_described(error), LOST)
-
-
-def _run(job: Job, hosts: Hosts) -> int:
-    from dsinfer_jax.generate.run import run
-
-    code = run(job, hosts)
-    hosts.leave()
-    return code
+    except Exception as error:  # a fault of this program
+        traceback.print_exception(error, file=errors)
+        hosts.stop(f"it failed with {type(error).__name__}: {error}", _FAILED)
 
 
 def _let_first_print(first: bool) -> None:
@@ -63,24 +58,3 @@ def _let_first_print(first: bool) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-
-
-def _described(error: Exception) -> str:
-    """A failure, as the others are told it."""
-    line = str(error).partition("\n")[0]
-    if _of_the_run(error):
-        return f"a step failed, as it does when another process is lost ({line})"
-    return f"it failed with {type(error).__name__} ({line})"
-
-
-def _show(error: Exception, errors: TextIO) -> None:
-    """Print the traceback of what is a fault of this program."""
-    if not _of_the_run(error):
-        traceback.print_exception(error, file=errors)
-
-
-def _of_the_run(error: Exception) -> bool:
-    """Whether a compiled step failed, which it does where a peer is gone."""
-    from jax.errors import JaxRuntimeError
-
-    return isinstance(error, JaxRuntimeError)

@@ -13,8 +13,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NoReturn
@@ -148,9 +148,21 @@ class Hosts:
             digests = {name: _digest(part) for name, part in parts}
             self.agree(f"step {self._steps}", {"the program": program} | digests)
 
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        """Ends the process if what is done inside takes too long."""
-        return self._watch.limited(what)
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Ends the process if what is done inside takes too long.
+
+        Raises:
+            HostsError: it failed; collectives do when a peer is gone, where they notice.
+        """
+        try:
+            with self._watch.limited(what):
+                yield
+        except Exception as error:
+            line = str(error).partition("\n")[0]
+            raise HostsError(
+                f"{what} failed, as it does when another process is lost: {line}"
+            ) from error
 
     def fresh_seed(self) -> int:
         """A 64-bit number that was never drawn before; the same in all processes."""

@@ -91,6 +91,16 @@ def test_a_process_that_ends_early_is_told() -> None:
     assert found[0] == "the processes differ: process 0 is at step 2, and process 1 at the end"
 
 
+def test_a_step_that_fails_is_said_to_be_that_of_a_lost_process() -> None:
+    def work(hosts: Hosts) -> None:
+        with hosts.waiting("a step"):
+            raise RuntimeError("connection reset by peer\nand a trace")
+
+    assert together(1, work) == [
+        "a step failed, as it does when another process is lost: connection reset by peer"
+    ]
+
+
 class Clock:
     now = 100.0
 

@@ -3,8 +3,7 @@
 import json
 import re
 import signal
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from dsinfer_jax.config import tiny
 from dsinfer_jax.model.init import init
 
 DEVICES = Path(__file__).with_name("devices_program.py")
+STEPS = Path(__file__).with_name("steps_program.py")
 DIFFERING = Path(__file__).with_name("differing_program.py")
 PROMPTS: list[dict[str, Any]] = [
     {"prompt_token_ids": [5, 17, 400, 33]},
@@ -28,7 +28,8 @@ PROMPTS: list[dict[str, Any]] = [
     {"prompt_token_ids": [9], "temperature": 0.8, "seed": 4, "max_tokens": 9},
 ]
 UNSEEDED = 3
-PEER_SECONDS = 10.0
+PEER_SECONDS = 8.0
+LIMITED = ["--peer-timeout", "8"]
 MARGIN = 20.0  # seconds beyond the limit, for a machine that has other things to do
 LOST = 3
 
@@ -73,12 +74,6 @@ def answers(ended: Ended) -> list[Any]:
         for line in lines
         if line["index"] != UNSEEDED
     ]
-
-
-def endless(model: Path) -> list[str]:
-    """Options of a run that goes on until it is ended."""
-    some = ["--prompt-ids", "5,6,7", "--max-tokens", "1000", "--ignore-eos"]
-    return [*sizes(model), *some, "--dp", "2", "--peer-timeout", str(PEER_SECONDS)]
 
 
 def check_same(
@@ -127,31 +122,57 @@ def test_four_processes_of_four_devices(
     check_same(asked, ["--dp", "16", "--ep", "8"], 4, 4, tmp_path, wanted)
 
 
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
+def test_a_lost_process_ends_the_others(tmp_path: Path, how: signal.Signals) -> None:
+    with ProcessRun([str(STEPS)], LIMITED, 3, 1, tmp_path) as run:
+        run.wait_until(lambda: "step 5" in run.out(0))
+        run.signal(1, how)
+        others = [run.ended(process, PEER_SECONDS + MARGIN) for process in (0, 2)]
+    for process, ended in zip((0, 2), others):
+        assert ended.code == LOST, ended.err
+        last = ended.err.strip().splitlines()[-1]
+        assert last.startswith(f"generate: process {process}: ")
+        assert ended.out == "" or process == 0
+        silent = "process 1 has given no sign of life for 8 s; it has died, is stopped, or cannot"
+        failed = "a step failed, as it does when another process is lost: " in last
+        assert silent in last or (failed and how == signal.SIGKILL), last
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_process_ends_the_others(model: Path, tmp_path: Path, how: signal.Signals) -> None:
-    with ProcessRun(GENERATE, endless(model), 2, 1, tmp_path) as run:
-        run.wait_until(lambda: len(run.out(0)) > 200)
-        start = time.monotonic()
-        run.signal(1, how)
-        first = run.ended(0, PEER_SECONDS + MARGIN)
-    assert time.monotonic() - start < PEER_SECONDS + MARGIN
-    assert first.code == LOST
-    last = first.err.strip().splitlines()[-1]
-    stopped = "generate: process 0: process 1 has given no sign of life for 10 s"
-    failed = "generate: process 0: a step failed, as it does when another process is lost"
-    assert last.startswith(stopped if how == signal.SIGSTOP else (stopped, failed))
+def test_a_lost_coordinator_ends_the_others(tmp_path: Path, how: signal.Signals) -> None:
+    with ProcessRun([str(STEPS)], LIMITED, 2, 1, tmp_path) as run:
+        run.wait_until(lambda: "step 5" in run.out(0))
+        run.signal(0, how)
+        other = run.ended(1, PEER_SECONDS + MARGIN)
+    if how == signal.SIGSTOP:
+        assert other.code == LOST
+        assert "process 0, the coordinator, has not answered for 8 s" in other.err
+    else:  # jax itself aborts, at once and with its own words, where we are not faster
+        assert other.code in (LOST, -signal.SIGABRT)
+        assert "generate: process 1: " in other.err or "another task died" in other.err
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow
-def test_a_lost_coordinator_ends_the_others(model: Path, tmp_path: Path) -> None:
-    with ProcessRun(GENERATE, endless(model), 2, 1, tmp_path) as run:
-        run.wait_until(lambda: len(run.out(0)) > 200)
-        run.signal(0, signal.SIGKILL)
-        other = run.ended(1, PEER_SECONDS + MARGIN)
-    # jax itself aborts, at once and with its own words, where we are not faster
-    assert other.code in (LOST, -signal.SIGABRT)
-    assert "generate: process 1: " in other.err or "another task died" in other.err
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_process_says_so(tmp_path: Path) -> None:
+    with ProcessRun([str(STEPS)], LIMITED, 2, 1, tmp_path) as run:
+        run.wait_until(lambda: "step 5" in run.out(0))
+        run.signal(1, signal.SIGINT)
+        ended = [run.ended(process, PEER_SECONDS + MARGIN) for process in (1, 0)]
+    assert [one.code for one in ended] == [130, LOST]
+    assert ended[0].err.endswith("generate: process 1: it was interrupted\n")
+    assert re.search(r"process 0: (process 1 has stopped: it was|a step failed)", ended[1].err)
 
 
 @pytest.mark.slow
