@@ -112,7 +112,9 @@ def test_two_processes_answer_as_one(asked: list[str], wanted: list[Any], tmp_pa
 
 @pytest.mark.slow
 def test_two_processes_of_four_devices(asked: list[str], wanted: list[Any], tmp_path: Path) -> None:
-    check_same(asked, ["--dp", "4", "--ep", "4", "--cp", "2"], 2, 4, tmp_path, wanted)
+    moving = ["--redundant-experts", "2", "--rebalance-steps", "1", "--balance-window", "1"]
+    layout = ["--dp", "4", "--ep", "4", "--cp", "2", *moving]
+    check_same(asked, layout, 2, 4, tmp_path, wanted)
 
 
 @pytest.mark.slow
