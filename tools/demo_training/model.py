@@ -87,8 +87,8 @@ class Form:
 class Losses(NamedTuple):
     """What a forward pass says beside logits."""
 
-    index: Array  # [] how far the indexers are from the attention they stand for, in nats
-    index_recall: Array  # [] share of attention that falls on the chosen keys; 1 where all are
+    index: Array  # [] how far the indexers are from attention to all keys, in nats
+    index_recall: Array  # [] share of that attention on the chosen keys; 1 where all are chosen
     expert_load: Array  # [layers, experts] share of pairs; 1 / experts when even
     dropped: Array  # [] share of pairs that found no slot
 
@@ -400,13 +400,14 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
             keys = run.keys[spec.kv_source][:, :seen]
             scores = jnp.einsum("bthd,bkd->bthk", some_heads, keys)
             pieces.append(jnp.where(open_keys[:, some, None, :seen], scores, FAR))
+            visible = run.selection.visible[:, some, None, :seen]
+            whole = [some_near, jnp.where(visible, scores, FAR)]
+            attended.append(_attention_of_all(whole, params.attn_sink))
         (near_weight, *far_weight), total = softmax_with_sink(pieces, params.attn_sink)
         near_weights.append(near_weight)
         totals.append(total)
         for weight in far_weight:
             far_values.append(jnp.einsum("bthk,bkd->bthd", weight, keys))
-            fixed, mean = lax.stop_gradient((weight, 1 / total / total.shape[-1]))
-            attended.append(jnp.einsum("bthk,bth->btk", fixed, mean))
     context = _window_values(jnp.concatenate(near_weights, axis=1), window)
     if spec.ratio:
         context = context + jnp.concatenate(far_values, axis=1)
@@ -417,6 +418,16 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
         config, EXACT, unobserved,
     )  # fmt: skip
     run.trunk = write_back(y, run.trunk, mixes, EXACT)
+
+
+def _attention_of_all(pieces: list[Array], sink: Array) -> Array:
+    """Attention to compressed keys if none were left out, mean over heads: [batch, rows, keys].
+
+    It teaches the indexers also where only chosen keys are attended to: of what is attended to then
+    they could not learn which keys they miss.
+    """
+    (_, far), total = softmax_with_sink(*lax.stop_gradient((pieces, sink)))
+    return jnp.einsum("bthk,bth->btk", far, 1 / total / total.shape[-1])
 
 
 def softmax_with_sink(pieces: list[Array], sink: Array) -> tuple[list[Array], Array]:

@@ -48,9 +48,9 @@ class Stage:
 
 
 STAGES = (
-    Stage("short", 0.45, 0),
-    Stage("long", 0.43, 2),
-    Stage("sparse", 0.12, 2, sparse=True, stored=True),
+    Stage("short", 0.40, 0),
+    Stage("long", 0.38, 2),
+    Stage("sparse", 0.22, 2, sparse=True, stored=True),
 )
 
 
