@@ -34,7 +34,7 @@ class ScriptedEngine:
         before_step: Callable[[int], None] = lambda step: None,
         seconds: float = 0.0,
     ) -> None:
-        self.config = None
+        self.config = self.hosts = None
         self._script, self._sizes = list(script), list(sizes)
         self._before_step, self._seconds = before_step, seconds
         self.running: list[Request] = []
