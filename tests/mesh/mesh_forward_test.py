@@ -12,10 +12,7 @@ PROGRAM = Path(__file__).with_name("mesh_program.py")
 KEEP = 16  # the window of eight, the rollback of six, and a little
 
 # (data, expert, context), exchange, kept suffix; 0: whole prompts
-FEW = [
-    [(1, 4, 1), "gather", 0],
-    [(1, 2, 2), "slots", KEEP],
-]
+FEW = [[(1, 2, 2), "slots", KEEP]]
 EVERY = [
     [(data, expert, devices // data // expert), exchange, keep]
     for devices in (1, 2, 4, 8)

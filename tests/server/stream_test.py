@@ -98,7 +98,7 @@ def test_a_stream_adds_up_to_the_whole_answer(mock: Live, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("steps", [(READY, 0.7, text("a"), STOP), (READY, text("a"), 0.7, STOP)])
+@pytest.mark.parametrize("steps", [(READY, 1.5, text("a"), STOP), (READY, text("a"), 1.5, STOP)])
 def test_a_quiet_stream_gets_pings(dialect: str, steps: tuple[Any, ...]) -> None:
     path, make = PATHS[dialect]
     with Source(*steps).serve(ping_interval=0.2) as live:
