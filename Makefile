@@ -15,7 +15,7 @@ SPREAD := --numprocesses 2 --dist loadfile
 
 help:
 	@echo "make generate   run the embedded model; pass options in ARGS='...'"
-	@echo "make test       run the tests that fit in 15 minutes on two cores"
+	@echo "make test       run the tests that fit in 20 minutes on two cores"
 	@echo "make test-slow  run the long ones as well"
 	@echo "make lint       style, format and types"
 	@echo "make format     rewrite the files in the project's format"
