@@ -52,7 +52,6 @@ from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import Slice, prefill_plan
 
 Array = jax.Array
-Leaf = jax.Array | np.ndarray
 
 _COMPILE_THREADS = 2
 _COMPILE_STACK_BYTES = 64 << 20  # the compiler recurses over large graphs
