@@ -364,8 +364,8 @@ def _close_selection(run: Run) -> None:
         return
     share = lax.stop_gradient(sum(run.attended[1:], start=run.attended[0]))
     mass = jnp.sum(share, axis=-1, keepdims=True)
-    share = share / jnp.maximum(mass, 1e-9)
-    matters = (mass[..., 0] > 1e-6).astype(jnp.float32)
+    share = share / jnp.maximum(mass, 1e-12)
+    matters = (mass[..., 0] > 1e-12).astype(jnp.float32)
     count = jnp.maximum(jnp.sum(matters), 1)
     entropy = -jnp.sum(share * jnp.log(jnp.maximum(share, 1e-30)), axis=-1)
     cross = -jnp.sum(jnp.where(share > 0, share * run.selection.log_scores, 0), axis=-1)
@@ -421,13 +421,14 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
 
 
 def _attention_of_all(pieces: list[Array], sink: Array) -> Array:
-    """Attention to compressed keys if none were left out, mean over heads: [batch, rows, keys].
+    """Squares of the attention to compressed keys if none were left out: [batch, rows, keys].
 
-    It teaches the indexers also where only chosen keys are attended to: of what is attended to then
-    they could not learn which keys they miss.
+    They are summed over heads. A head that attends to one key then outweighs heads that spread over
+    thousands, which lose little by any choice. All keys count, also where only chosen ones are
+    attended to: of those alone the indexers could not learn which keys they miss.
     """
     (_, far), total = softmax_with_sink(*lax.stop_gradient((pieces, sink)))
-    return jnp.einsum("bthk,bth->btk", far, 1 / total / total.shape[-1])
+    return jnp.einsum("bthk,bth->btk", far * far, 1 / (total * total))
 
 
 def softmax_with_sink(pieces: list[Array], sink: Array) -> tuple[list[Array], Array]:
