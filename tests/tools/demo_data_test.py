@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -336,8 +337,17 @@ def test_worked_sums_end_in_the_right_digits() -> None:
                 assert eval(left.replace("x", "*")) == int(right)
 
 
-def test_the_tokenizer_is_made_by_the_tool() -> None:
-    assert tokenizer.build().to_str(pretty=True) == tokenizer.PATH.read_text(encoding="utf-8")
+def test_the_tokenizer_is_as_good_as_one_made_now() -> None:
+    """It is kept while tasks grow, because weights hold for its numbers alone."""
+    from tokenizers import Tokenizer as Library
+
+    texts = list(islice(tokenizer.training_texts(), 0, None, 40))
+    kept, new = Library.from_file(str(tokenizer.PATH)), tokenizer.build()
+    lengths = [
+        sum(len(encoded.ids) for encoded in one.encode_batch(texts, add_special_tokens=False))
+        for one in (kept, new)
+    ]
+    assert lengths[0] <= 1.02 * lengths[1]
 
 
 def test_the_tokenizer_has_bytes_single_digits_and_control_tokens() -> None:

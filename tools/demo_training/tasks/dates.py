@@ -15,6 +15,9 @@ AFTER = Wordings(
         "Which day is {n} days after {day}?",
         "It is {day}. Which day is it in {n} days?",
         "{day} and {n} days?",
+        "Tell me the day {n} days after {day}.",
+        "what day is {n} days after {day}?",
+        "Please, which day is {n} days after {day}?",
     ),
     (
         "Today is {day}. Which day is it in {n} days?",
@@ -26,6 +29,8 @@ BEFORE = Wordings(
         "What day is {n} days before {day}?",
         "Today is {day}. What day was it {n} days before?",
         "Which day is {n} days before {day}?",
+        "Tell me the day {n} days before {day}.",
+        "Please, what day is {n} days before {day}?",
     ),
     ("Please tell me the day {n} days before {day}.",),
 )

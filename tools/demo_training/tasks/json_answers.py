@@ -37,7 +37,7 @@ SENTENCES = (
         ("name", "age", "city"),
         Wordings(
             ("{name} is {age} and lives in {city}.", "{name} lives in {city} and is {age}.",
-             "In {city} lives {name}, {age}."),
+             "In {city} lives {name}, {age}.", "{name} is {age}, in {city}."),
             ("{name}, {age}, lives in {city}.",),
         ),
         Wordings(
@@ -48,7 +48,8 @@ SENTENCES = (
     Sentence(
         ("thing", "color", "price"),
         Wordings(
-            ("The {color} {thing} is {price} dollars.", "{price} dollars for the {color} {thing}."),
+            ("The {color} {thing} is {price} dollars.", "{price} dollars for the {color} {thing}.",
+             "Here is the {color} {thing}: {price} dollars."),
             ("For {price} dollars: the {color} {thing}.",),
         ),
         Wordings(("{color}{thing}{price}元。",), ("{price}元：{color}{thing}。",)),
@@ -79,9 +80,19 @@ SENTENCES = (
     ),
 )  # fmt: skip
 REQUESTS = Wordings(
-    ("{text}", "Read: {text}", "Fill in: {text}", "{text} Write JSON."), ("Please read: {text}",)
+    (
+        "{text}",
+        "Read: {text}",
+        "Fill in: {text}",
+        "{text} Write JSON.",
+        "Read this: {text}",
+        "Please fill in: {text}",
+    ),
+    ("Please read: {text}",),
 )
-REQUESTS_CHINESE = Wordings(("{text}", "请看：{text}"), ("请看这里：{text}",))
+REQUESTS_CHINESE = Wordings(
+    ("{text}", "请看：{text}", "请看这个：{text}", "请写：{text}"), ("请看这里：{text}",)
+)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,15 @@ _QUESTIONS = Wordings(
         "{attribute} of {key}?",
         "The {attribute} of {key}?",
         "Please tell me the {attribute} of {key}.",
+        "what is the {attribute} of {key}?",
+        "what is the {attribute} of {key}",
+        "Hi! What is the {attribute} of {key}?",
+        "Hello, what is the {attribute} of {key}?",
+        "Thanks! What is the {attribute} of {key}?",
+        "Hi, tell me the {attribute} of {key}.",
+        "Please, tell me the {attribute} of {key}.",
+        "Please write the {attribute} of {key}.",
+        "Now say the {attribute} of {key}.",
     ),
     ("Hi, what is the {attribute} of {key}?", "Please, what is the {attribute} of {key}?"),
 )
@@ -62,7 +71,15 @@ _OPENINGS = Wordings(
     ("Please read this text.", "Here is a text."),
 )
 _QUESTIONS_CHINESE = Wordings(
-    ("{key}的{attribute}是多少？", "请问{key}的{attribute}是多少？", "{key}的{attribute}？"),
+    (
+        "{key}的{attribute}是多少？",
+        "请问{key}的{attribute}是多少？",
+        "{key}的{attribute}？",
+        "你好，{key}的{attribute}是多少？",
+        "请看，{key}的{attribute}是多少？",
+        "请写{key}的{attribute}。",
+        "再说一次{key}的{attribute}。",
+    ),
     ("请问，{key}的{attribute}是多少？",),
 )
 _OPENINGS_CHINESE = Wordings(("请看。", "请看这里。"), ("请看这个。",))
