@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from model_support import CONFIGS, Machine
 
-from dsinfer_jax.model.numerics import EXACT
+from dsinfer_jax.model.numerics import EXACT, Numerics
 from dsinfer_jax.model.params import Params
 from dsinfer_jax.model.plan import Bucket
 
@@ -50,18 +50,49 @@ def test_the_training_form_computes_what_the_engine_computes(
     machine: Machine, trained: Params
 ) -> None:
     """Logits of every row, with hard choices on, from the same stored weights."""
-    config = machine.config
-    engine = Machine(config, EXACT)
-    engine.__dict__["params"] = weights.stored(trained, config)
-    documents = [machine.tokens(length, seed=length) for length in LENGTHS]
-    wanted = np.concatenate([engine.whole(tokens, BUCKET)[: len(tokens)] for tokens in documents])
-    form = model.Form(sparse=True, expert_slots=config.n_routed_experts)
-    forward = jax.jit(lambda params, batch: model.forward(params, batch, config, form))
-    logits, losses = forward(weights.as_stored(trained, config), batch_of(documents))
+    wanted = engine_logits(machine, trained, EXACT)
+    logits, losses = training_logits(machine, trained, rounded=False)
     assert float(losses.dropped) == 0
     for row in np.asarray(logits):
         np.testing.assert_allclose(row, wanted, atol=2e-4, rtol=2e-4)
     np.testing.assert_allclose(np.sum(losses.expert_load, axis=1), 1, atol=1e-6)
+
+
+class WithoutBfloat16(Numerics):
+    """The runtime policy with float32 in the places of bf16: what the rounded form computes."""
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return jnp.dtype(jnp.float32)
+
+
+def test_the_rounded_form_rounds_what_the_engine_rounds(machine: Machine, trained: Params) -> None:
+    wanted = engine_logits(machine, trained, WithoutBfloat16("runtime", rounds=True))
+    exact, rounded = (
+        np.asarray(training_logits(machine, trained, rounded)[0][0]) for rounded in (False, True)
+    )
+    assert np.median(np.abs(exact - wanted)) > 1e-2
+    # A last bit decides between two codes now and then, which the rows behind it see.
+    assert np.median(np.abs(rounded - wanted)) < 1e-6
+
+
+def engine_logits(machine: Machine, trained: Params, numerics: Numerics) -> np.ndarray:
+    """Of all rows of both documents, one under another."""
+    engine = Machine(machine.config, numerics)
+    engine.__dict__["params"] = weights.stored(trained, machine.config)
+    documents = [machine.tokens(length, seed=length) for length in LENGTHS]
+    return np.concatenate([engine.whole(tokens, BUCKET)[: len(tokens)] for tokens in documents])
+
+
+def training_logits(
+    machine: Machine, trained: Params, rounded: bool
+) -> tuple[jax.Array, model.Losses]:
+    """Of the same documents and stored weights, with hard choices on."""
+    config = machine.config
+    form = model.Form(sparse=True, expert_slots=config.n_routed_experts, rounded=rounded)
+    forward = jax.jit(lambda params, batch: model.forward(params, batch, config, form))
+    documents = [machine.tokens(length, seed=length) for length in LENGTHS]
+    return forward(weights.as_stored(trained, config), batch_of(documents))
 
 
 def test_every_weight_learns(machine: Machine, trained: Params) -> None:

@@ -98,7 +98,7 @@ def laws(
         trunk = _attend(trunk, stage, draft, main_keys, visible, block_positions, config)
         trunk, load, lost = expert_half(
             trunk, valid, at_layer(draft.layers, stage), at_layer(draft.experts, stage),
-            settings.experts_per_token, _EXPERT_SLOTS, config,
+            settings.experts_per_token, _EXPERT_SLOTS, config, EXACT,
         )  # fmt: skip
         loads.append(load)
         dropped.append(lost)

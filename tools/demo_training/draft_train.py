@@ -105,7 +105,7 @@ class DraftSteps:
 
 
 def _step_function(config: ModelConfig, plan: Plan) -> Callable[..., Any]:
-    optimiser, form = plan.optimiser(), model.Form(sparse=True)
+    optimiser, form = plan.optimiser(), model.Form(sparse=True, rounded=True)
     assert config.draft is not None
     places = config.draft.block_size
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import register_dataclass
 
+from demo_training.rounding import ROUNDED, as_compressed_keys, as_index_values, as_window_keys
 from dsinfer_jax.config import LayerSpec, ModelConfig
 from dsinfer_jax.model.attention import low_rank_query, output_projection, window_keys_of
 from dsinfer_jax.model.compressor import pool_pair
@@ -27,6 +28,7 @@ from dsinfer_jax.model.forward import embed, head
 from dsinfer_jax.model.moe import Routing, route, router_scores, shared_expert, swiglu
 from dsinfer_jax.model.numerics import (
     EXACT,
+    Numerics,
     product_bf16,
     product_float,
     product_fp8,
@@ -78,10 +80,16 @@ class Form:
     Attributes:
         sparse: attend to the chosen keys only; otherwise to all, while the indexer learns.
         expert_slots: rows that an expert takes, as a multiple of its fair share; the rest is lost.
+        rounded: cached keys and what enters products have the values of their stored formats.
     """
 
     sparse: bool
     expert_slots: float = 1.5
+    rounded: bool = False
+
+    @property
+    def numerics(self) -> Numerics:
+        return ROUNDED if self.rounded else EXACT
 
 
 class Losses(NamedTuple):
@@ -151,7 +159,7 @@ def forward_with_features(
     size, length = batch.token_ids.shape
     valid = (batch.document >= 0).reshape(-1)
     no_image = jnp.zeros(size * length, bool)
-    embedded = embed(batch.token_ids.reshape(-1), valid, params, EXACT)
+    embedded = embed(batch.token_ids.reshape(-1), valid, params, form.numerics)
     memory_rows = _memory_rows(params, batch, config)
     place = jnp.tile(jnp.arange(length, dtype=jnp.int32), (size, 1))
     rows = Rows(place, batch.positions, batch.document)
@@ -161,7 +169,7 @@ def forward_with_features(
         if spec.engram is not None:
             memory = engram(
                 run.trunk.streams, memory_rows[spec.engram], no_image, params.engrams[spec.engram],
-                config, EXACT,
+                config, form.numerics,
             )  # fmt: skip
             run.trunk = run.trunk._replace(streams=memory.streams)
         weights = at_layer(params.layers, spec.index)
@@ -179,7 +187,7 @@ def forward_with_features(
         loads.append(load)
         dropped.append(lost)
     _close_selection(run)
-    logits = head(run.trunk, params, config, EXACT, unobserved)
+    logits = head(run.trunk, params, config, form.numerics, unobserved)
     losses = Losses(
         index=jnp.mean(jnp.stack(run.index_losses)),
         index_recall=jnp.mean(jnp.stack(run.recalls)),
@@ -205,25 +213,28 @@ def _memory_rows(params: Params, batch: Batch, config: ModelConfig) -> tuple[Arr
 
 
 def _attention_input(run: Run, weights: LayerParams) -> Array:
-    return sublayer_input(run.trunk, weights.attn_norm, weights.hc_attn, run.config, EXACT)
+    numerics = run.form.numerics
+    return sublayer_input(run.trunk, weights.attn_norm, weights.hc_attn, run.config, numerics)
 
 
 def _compress(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> None:
     """Compressed keys of a source: of every row for ratio 1, of every pair for ratio 2."""
     config, batch_size = run.config, run.batch.token_ids.shape[0]
+    numerics = run.form.numerics
     assert params.compressors is not None
     h = _attention_input(run, weights)
     source = config.kv_source_layer_ids.index(spec.index)
-    values = product_float(h, params.compressors.wkv[source], EXACT)
+    values = product_float(h, params.compressors.wkv[source], numerics)
     if spec.ratio == 2:
         assert params.compressors.wgate is not None
         number = config.kv_sources(2).index(spec.index)
-        gates = product_float(h, params.compressors.wgate[number], EXACT)
+        gates = product_float(h, params.compressors.wgate[number], numerics)
         state = jnp.stack([gates, values], axis=1)  # [rows, 2, head_dim]
         values = pool_pair(state[0::2], state[1::2])
-    latents = rms_norm(values, params.compressors.norm[source], config.rms_norm_eps, EXACT)
+    latents = rms_norm(values, params.compressors.norm[source], config.rms_norm_eps, numerics)
     run.latents = latents.reshape(batch_size, -1, config.head_dim)
-    run.keys[spec.index] = _rotated_keys(run, run.latents, spec)
+    keys = _rotated_keys(run, run.latents, spec)
+    run.keys[spec.index] = as_compressed_keys(keys, config) if run.form.rounded else keys
 
 
 def _enter_consumer_half(run: Run) -> None:
@@ -290,24 +301,28 @@ def _widened(parts: list[Array], value: float | bool) -> Array:
 def _select(run: Run, spec: LayerSpec, params: Params, weights: LayerParams) -> Selection:
     """Index scores and what they choose. No gradient flows into the rest of the model."""
     config, (size, count) = run.config, run.rows.shape
+    numerics = run.form.numerics
     assert params.indexers is not None and params.index_keys is not None
     assert run.latents is not None
     h = lax.stop_gradient(_attention_input(run, weights))
-    query = lax.stop_gradient(low_rank_query(h, weights.attention, config, EXACT))
+    query = lax.stop_gradient(low_rank_query(h, weights.attention, config, numerics))
     source = config.index_source_layer_ids.index(spec.index)
-    heads = product_fp8(query, at_layer(params.indexers.wq_b, source), EXACT)
+    heads = product_fp8(query, at_layer(params.indexers.wq_b, source), numerics)
     heads = heads.reshape(-1, config.index_n_heads, config.index_head_dim)
     frequencies = inverse_frequencies(config, spec.ratio)
     heads = rotate(heads, run.rows.positions.reshape(-1), frequencies)
     heads = heads.reshape(size, count, *heads.shape[1:])
-    head_weights = product_bf16(h, params.indexers.weights_proj[source], EXACT)
+    head_weights = product_bf16(h, params.indexers.weights_proj[source], numerics)
     head_weights = head_weights.reshape(size, count, -1)
 
     number = config.index_k_source_layer_ids.index(spec.index_k_source)
     latents = lax.stop_gradient(run.latents).reshape(-1, config.head_dim)
-    keys = product_bf16(latents, params.index_keys.wk[number], EXACT)
-    keys = rms_norm(keys, params.index_keys.k_norm[number], config.rms_norm_eps, EXACT)
+    keys = product_bf16(latents, params.index_keys.wk[number], numerics)
+    keys = rms_norm(keys, params.index_keys.k_norm[number], config.rms_norm_eps, numerics)
     keys = _rotated_keys(run, keys.reshape(size, -1, config.index_head_dim), spec)
+
+    if run.form.rounded:
+        heads, keys = as_index_values(heads), as_index_values(keys)
 
     all_scores, all_visible = [], []
     pieces = zip(_chunks(run, spec.ratio), _split(heads), _split(head_weights))
@@ -377,17 +392,20 @@ def _close_selection(run: Run) -> None:
 
 def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
     config, (size, count) = run.config, run.rows.shape
+    numerics = run.form.numerics
     params, positions = weights.attention, run.rows.positions.reshape(-1)
     mixes = entry_mixes(run.trunk, weights.hc_attn, "attn", config, unobserved, spec.index)
     h = _attention_input(run, weights)
     frequencies = inverse_frequencies(config, spec.ratio)
-    query = low_rank_query(h, params, config, EXACT)
-    heads = product_fp8(query, params.wq_b, EXACT)
+    query = low_rank_query(h, params, config, numerics)
+    heads = product_fp8(query, params.wq_b, numerics)
     heads = heads.reshape(-1, config.num_attention_heads, config.head_dim)
     heads = rotate(heads, positions, frequencies) * config.head_dim**-0.5
     heads = heads.reshape(size, count, *heads.shape[1:])
-    window = window_keys_of(h, positions, params, frequencies, config, EXACT)
+    window = window_keys_of(h, positions, params, frequencies, config, numerics)
     window = window.reshape(size, count, -1)
+    if run.form.rounded:
+        window = as_window_keys(window)
 
     near = _window_scores(heads, window, run.rows.document, config.sliding_window)
     near_weights, far_values, totals, attended = [], [], [], []
@@ -415,9 +433,9 @@ def _attention(run: Run, spec: LayerSpec, weights: LayerParams) -> None:
     context = context / jnp.concatenate(totals, axis=1)[..., None]
     y = output_projection(
         context.reshape(-1, *context.shape[2:]), positions, params, frequencies, spec.index,
-        config, EXACT, unobserved,
+        config, numerics, unobserved,
     )  # fmt: skip
-    run.trunk = write_back(y, run.trunk, mixes, EXACT)
+    run.trunk = write_back(y, run.trunk, mixes, numerics)
 
 
 def _attention_of_all(pieces: list[Array], sink: Array) -> Array:
@@ -485,7 +503,14 @@ def _experts(
     few = spec.consumer and run.batch.kept is not None  # alike, and cheap
     slots = _ALL_SLOTS if few else run.form.expert_slots
     run.trunk, load, dropped = expert_half(
-        run.trunk, valid, weights, experts, run.config.num_experts_per_tok, slots, run.config
+        run.trunk,
+        valid,
+        weights,
+        experts,
+        run.config.num_experts_per_tok,
+        slots,
+        run.config,
+        run.form.numerics,
     )
     return load, dropped
 
@@ -498,19 +523,20 @@ def expert_half(
     experts_per_token: int,
     expert_slots: float,
     config: ModelConfig,
+    numerics: Numerics,
 ) -> tuple[Trunk, Array, Array]:
     """The second half of a layer: the trunk after it, each expert's share, the share dropped."""
     mixes = entry_mixes(trunk, weights.hc_ffn, "ffn", config, unobserved, 0)
-    h = sublayer_input(trunk, weights.ffn_norm, weights.hc_ffn, config, EXACT)
-    scores = router_scores(product_float(h, weights.gate.weight, EXACT))
+    h = sublayer_input(trunk, weights.ffn_norm, weights.hc_ffn, config, numerics)
+    scores = router_scores(product_float(h, weights.gate.weight, numerics))
     routing = route(
         scores, lax.stop_gradient(weights.gate.bias), experts_per_token,
         config.routed_scaling_factor,
     )  # fmt: skip
-    y, load, dropped = _routed(h, valid, routing, experts, expert_slots, config)
+    y, load, dropped = _routed(h, valid, routing, experts, expert_slots, config, numerics)
     if weights.shared_expert is not None:
-        y = y + shared_expert(h, weights.shared_expert, config, EXACT)
-    return write_back(y, trunk, mixes, EXACT), load, dropped
+        y = y + shared_expert(h, weights.shared_expert, config, numerics)
+    return write_back(y, trunk, mixes, numerics), load, dropped
 
 
 def _routed(
@@ -520,6 +546,7 @@ def _routed(
     experts: ExpertParams,
     expert_slots: float,
     config: ModelConfig,
+    numerics: Numerics,
 ) -> tuple[Array, Array, Array]:
     """Pairs go to slots of their experts in order; what does not fit is lost, in training only."""
     chosen, weights = routing
@@ -534,14 +561,21 @@ def _routed(
     place = jnp.where(fits, pair_expert * slots + rank, count * slots)
     pairs = jnp.arange(rows * choices)
     source = jnp.full(count * slots, rows * choices).at[place].set(pairs, mode="drop")
-    x = h.at[source // choices].get(mode="fill", fill_value=0).reshape(count, slots, -1)
+    x = (
+        numerics.quantised(h)
+        .at[source // choices]
+        .get(mode="fill", fill_value=0)
+        .reshape(count, slots, -1)
+    )
 
     def product(x: Array, matrix: Array) -> Array:
         return jnp.einsum("esi,eoi->eso", x, matrix)
 
+    of_slots = weights.reshape(-1).at[source].get(mode="fill", fill_value=0)
     hidden = swiglu(product(x, w1), product(x, w3), config.swiglu_limit)
-    output = product(hidden, w2).reshape(count * slots, -1)
-    by_pair = output.at[place].get(mode="fill", fill_value=0) * weights.reshape(-1)[:, None]
+    hidden = hidden * of_slots.reshape(count, slots, 1)
+    output = product(numerics.quantised(hidden), w2).reshape(count * slots, -1)
+    by_pair = output.at[place].get(mode="fill", fill_value=0)
     load = jnp.sum(member, axis=0) / jnp.maximum(jnp.sum(pair_expert < count), 1)
     dropped = jnp.mean(((pair_expert < count) & ~fits).astype(jnp.float32))
     return jnp.sum(by_pair.reshape(rows, choices, -1), axis=1), load, dropped

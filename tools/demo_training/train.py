@@ -37,7 +37,8 @@ class Stage:
         share: of all steps.
         long_every: every so many steps one batch of long rows; 0: never.
         sparse: attend to chosen keys only.
-        stored: weights have the values of their stored formats.
+        stored: weights, cached keys and what enters products have the values of their stored
+            formats.
     """
 
     name: str
@@ -156,7 +157,8 @@ def step_function(
     config: ModelConfig, plan: Plan, hashes: Any, stage: Stage
 ) -> Callable[[Params, Any, model.Batch], tuple[Params, Any, Metrics]]:
     """One step of a stage, compiled for each shape of batch."""
-    form, optimiser = model.Form(sparse=stage.sparse), plan.optimiser()
+    form = model.Form(sparse=stage.sparse, rounded=stage.stored)
+    optimiser = plan.optimiser()
 
     def loss_of(params: Params, batch: model.Batch) -> tuple[Array, tuple[Array, model.Losses]]:
         params = replace(params, hashes=hashes)
