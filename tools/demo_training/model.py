@@ -503,15 +503,9 @@ def _experts(
     few = spec.consumer and run.batch.kept is not None  # alike, and cheap
     slots = _ALL_SLOTS if few else run.form.expert_slots
     run.trunk, load, dropped = expert_half(
-        run.trunk,
-        valid,
-        weights,
-        experts,
-        run.config.num_experts_per_tok,
-        slots,
-        run.config,
+        run.trunk, valid, weights, experts, run.config.num_experts_per_tok, slots, run.config,
         run.form.numerics,
-    )
+    )  # fmt: skip
     return load, dropped
 
 
@@ -561,12 +555,8 @@ def _routed(
     place = jnp.where(fits, pair_expert * slots + rank, count * slots)
     pairs = jnp.arange(rows * choices)
     source = jnp.full(count * slots, rows * choices).at[place].set(pairs, mode="drop")
-    x = (
-        numerics.quantised(h)
-        .at[source // choices]
-        .get(mode="fill", fill_value=0)
-        .reshape(count, slots, -1)
-    )
+    h = numerics.quantised(h)
+    x = h.at[source // choices].get(mode="fill", fill_value=0).reshape(count, slots, -1)
 
     def product(x: Array, matrix: Array) -> Array:
         return jnp.einsum("esi,eoi->eso", x, matrix)

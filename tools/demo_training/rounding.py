@@ -1,6 +1,5 @@
 """Values of stored formats while a model learns; gradients pass straight through the rounding."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -19,34 +18,32 @@ class StraightThrough(Numerics):
     """Float32, but what enters a product with a stored matrix has the values of e4m3 blocks."""
 
     def quantised(self, x: Array) -> Array:
-        return rounded_by(RUNTIME.quantised, x)
+        return straight_through(x, RUNTIME.quantised(x).astype(jnp.float32))
 
 
 ROUNDED = StraightThrough("rounded", rounds=False)
 
 
-def rounded_by(rounding: Callable[[Array], Array], x: Array) -> Array:
-    """The values of `rounding(x)` with the gradients of x."""
-    return x + lax.stop_gradient(rounding(x).astype(jnp.float32) - x)
+def straight_through(x: Array, rounded: Array) -> Array:
+    """The values of `rounded`, float32, with the gradients of x."""
+    return x + lax.stop_gradient(rounded - x)
 
 
 def as_window_keys(keys: Array) -> Array:
     """Keys [..., head_dim] as the window keeps them."""
-    return rounded_by(lambda x: caches.decode(caches.encode_window(x, RUNTIME), RUNTIME), keys)
+    return _as_stored(keys, caches.encode_window(keys, RUNTIME))
 
 
 def as_compressed_keys(keys: Array, config: ModelConfig) -> Array:
     """Compressed keys [..., head_dim] as the cache keeps them."""
-    return rounded_by(
-        lambda x: caches.decode(caches.encode_main(x, config, RUNTIME), RUNTIME), keys
-    )
+    return _as_stored(keys, caches.encode_main(keys, config, RUNTIME))
 
 
 def as_index_values(x: Array) -> Array:
     """Index keys or queries [..., index_dim] as they are compared."""
+    parts = caches.decode_index(caches.encode_index(x, RUNTIME), RUNTIME)
+    return straight_through(x, jnp.concatenate(parts, axis=-1).astype(jnp.float32))
 
-    def rounding(x: Array) -> Array:
-        parts = caches.decode_index(caches.encode_index(x, RUNTIME), RUNTIME)
-        return jnp.concatenate(parts, axis=-1)
 
-    return rounded_by(rounding, x)
+def _as_stored(keys: Array, stored: caches.Stored) -> Array:
+    return straight_through(keys, caches.decode(stored, RUNTIME).astype(jnp.float32))

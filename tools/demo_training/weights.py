@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from demo_training.rounding import straight_through
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.kernels import block_formats
 from dsinfer_jax.model.hashing import hash_params
@@ -104,11 +105,11 @@ def as_stored(trained: Params, config: ModelConfig, part: str | None = None) -> 
         elif spec.dtype in ("F8_E4M3", "I8"):
             value = _float_leaf(trained, spec)
             back = _values(_quantised(value, spec), spec)
-            rounded[spec.path[:-1]] = value + jax.lax.stop_gradient(back - value)
+            rounded[spec.path[:-1]] = straight_through(value, back)
         else:
             value = leaf_at(trained, spec)
             back = value.astype(MEMORY_DTYPES[spec.dtype]).astype(jnp.float32)
-            rounded[spec.path] = value + jax.lax.stop_gradient(back - value)
+            rounded[spec.path] = straight_through(value, back)
 
     def leaf(spec: TensorSpec) -> Array | None:
         if not spec.name:
