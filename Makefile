@@ -8,8 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # stamps: a second call installs nothing unless the metadata changed
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.test-installed
-# two processes; files stay whole, because the tests of a file share compiled programs
-SPREAD := --numprocesses 2 --dist loadfile
+# two processes; files stay whole, because the tests of a file share compiled programs; a process
+# that dies ends the run at once: a new one in its place would wait for work for ever
+SPREAD := --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 .PHONY: help generate test test-slow lint format bench clean
 
