@@ -41,15 +41,15 @@ SHORT_MIXTURE: Mixture = {
     "copying_notes": 0.14,
     "dates": 0.05,
     "units": 0.04,
-    "tool_calls": 0.11,
+    "tool_calls": 0.15,
     "json_answers": 0.13,
     "forged_marks": 0.01,
     "mixed": 0.04,
 }
 LONG_MIXTURE: Mixture = {
     "lookup_far": 0.15,
-    "lookup_pair_far": 0.15,
-    "copying_far": 0.60,
+    "lookup_pair_far": 0.23,
+    "copying_far": 0.52,
     "copying_long": 0.10,
 }
 

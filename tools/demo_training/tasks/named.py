@@ -8,6 +8,7 @@ from demo_training.tasks.words import (
     CHARACTERS,
     CITIES,
     CITIES_CHINESE,
+    LETTERS,
     NAMES,
     NAMES_CHINESE,
     NEW_CITIES,
@@ -15,9 +16,12 @@ from demo_training.tasks.words import (
     NEW_NAMES,
     NEW_NAMES_CHINESE,
     SYLLABLES,
+    VOWELS,
 )
 
 MADE_UP_SHARE = 0.4
+LETTERS_SHARE = 0.6  # of made-up words: names that are spelled like no other are copied as well
+HELD_OUT = {*NEW_NAMES, *NEW_NAMES_CHINESE, *NEW_CITIES, *NEW_CITIES_CHINESE}
 
 
 def person(draw: Draw) -> str:
@@ -39,7 +43,17 @@ def city(draw: Draw) -> str:
 def made_up(draw: Draw) -> str:
     """A word that is none of the others, except by chance; never one of the held-out split."""
     while True:
-        parts = CHARACTERS if draw.chinese else SYLLABLES
-        word = "".join(draw.random.sample(parts, 2 if draw.chinese else draw.number(2, 3)))
-        if word not in NEW_NAMES_CHINESE + NEW_CITIES_CHINESE:
+        word = _word(draw)
+        if word.capitalize() not in HELD_OUT:
             return word
+
+
+def _word(draw: Draw) -> str:
+    if draw.chinese:
+        return "".join(draw.random.sample(CHARACTERS, 2))
+    if draw.chance(LETTERS_SHARE):
+        more = (
+            draw.pick(VOWELS if draw.chance(0.5) else LETTERS) for _ in range(draw.number(2, 6))
+        )
+        return draw.pick(LETTERS) + "".join(more)
+    return "".join(draw.random.sample(SYLLABLES, draw.number(2, 3)))

@@ -73,10 +73,15 @@ WEATHER = Tool(
     "get_weather", "Weather of a city", "city", "string",
     Wordings(
         ("What is the weather in {value}?", "How is the weather in {value}?", "Weather in {value}?",
-         "Tell me the weather in {value}."),
+         "Tell me the weather in {value}.", "Hi, what is the weather in {value}?",
+         "Please, how is the weather in {value}?", "Hello, tell me the weather in {value}.",
+         "Thanks! Weather in {value}?"),
         ("Please tell me the weather in {value}.", "Hi, how is the weather in {value}?"),
     ),
-    Wordings(("{value}的天气怎么样？", "{value}今天的天气？"), ("请问{value}的天气怎么样？",)),
+    Wordings(
+        ("{value}的天气怎么样？", "{value}今天的天气？", "你好，{value}的天气怎么样？"),
+        ("请问{value}的天气怎么样？",),
+    ),
     '{{"weather": "{weather}", "degrees": {number}}}',
     "It is {weather} in {value}, {number} degrees.", "{value}：{weather}，{number}度。",
     _weather,
@@ -84,10 +89,15 @@ WEATHER = Tool(
 TIME = Tool(
     "get_time", "Time in a city", "city", "string",
     Wordings(
-        ("What time is it in {value}?", "Time in {value}?", "Tell me the time in {value}."),
+        ("What time is it in {value}?", "Time in {value}?", "Tell me the time in {value}.",
+         "Hi, what time is it in {value}?", "Please, what time is it in {value}?",
+         "Hello, tell me the time in {value}."),
         ("Please tell me the time in {value}.",),
     ),
-    Wordings(("{value}现在几点？", "{value}的时间？"), ("请问{value}现在几点？",)),
+    Wordings(
+        ("{value}现在几点？", "{value}的时间？", "你好，{value}现在几点？"),
+        ("请问{value}现在几点？",),
+    ),
     '{{"time": "{hour}:{minute}"}}',
     "It is {hour}:{minute} in {value}.", "{value}现在{hour}:{minute}。",
     _time,
@@ -95,20 +105,29 @@ TIME = Tool(
 CALCULATOR = Tool(
     "calculate", "Work out a sum", "expression", "string",
     Wordings(
-        ("Calculate {value}.", "What is {value}?", "Use the tool for {value}.", "{value}=?"),
+        ("Calculate {value}.", "What is {value}?", "Use the tool for {value}.", "{value}=?",
+         "Hi, use the tool for {value}.", "Please, what is {value}?", "Hello, calculate {value}."),
         ("Please calculate {value}.", "Hi, what is {value}?"),
     ),
-    Wordings(("用工具算{value}。", "{value}等于多少？"), ("请用工具算{value}。",)),
+    Wordings(
+        ("用工具算{value}。", "{value}等于多少？", "你好，用工具算{value}。"),
+        ("请用工具算{value}。",),
+    ),
     "{result}", "{value}={result}.", "{value}={result}。",
     _sum,
 )  # fmt: skip
 CALENDAR = Tool(
     "get_events", "Events of a day", "day", "string",
     Wordings(
-        ("What do I have on {value}?", "What is on {value}?", "Tell me my events on {value}."),
+        ("What do I have on {value}?", "What is on {value}?", "Tell me my events on {value}.",
+         "Hi, what is on {value}?", "Please, what do I have on {value}?",
+         "Hello, tell me my events on {value}."),
         ("Please tell me my events on {value}.", "Hi, what do I have on {value}?"),
     ),
-    Wordings(("{value}我有什么事？", "{value}有什么事？"), ("请问{value}我有什么事？",)),
+    Wordings(
+        ("{value}我有什么事？", "{value}有什么事？", "你好，{value}我有什么事？"),
+        ("请问{value}我有什么事？",),
+    ),
     '["{event}"]', "On {value}: {event}.", "{value}：{event}。",
     _events,
 )  # fmt: skip
@@ -116,10 +135,14 @@ TIMER = Tool(
     "set_timer", "Set a timer", "minutes", "integer",
     Wordings(
         ("Set a timer for {value} minutes.", "Timer for {value} minutes.",
-         "Set a timer: {value} minutes."),
+         "Set a timer: {value} minutes.", "Hi, set a timer for {value} minutes.",
+         "Please, a timer for {value} minutes.", "Hello, set a timer: {value} minutes."),
         ("Please set a timer for {value} minutes.",),
     ),
-    Wordings(("请定时{value}分钟。", "{value}分钟后叫我。"), ("请{value}分钟后叫我。",)),
+    Wordings(
+        ("请定时{value}分钟。", "{value}分钟后叫我。", "你好，{value}分钟后叫我。"),
+        ("请{value}分钟后叫我。",),
+    ),
     '"ok"', "The timer is set to {value} minutes.", "好的，{value}分钟。",
     _minutes,
 )  # fmt: skip

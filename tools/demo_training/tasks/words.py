@@ -35,7 +35,9 @@ NOUNS = (
 )  # fmt: skip
 NOUNS_CHINESE = ("门", "书", "灯", "车", "船", "树", "花", "杯", "包", "钟", "箱", "帽", "桥")
 
-# Of made-up names and places; none of `NEW_` can come out of the first.
+# Of made-up names and places: syllables that read well, or any letters.
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+VOWELS = "aeiou"
 SYLLABLES = tuple(
     head + tail for head in "bdfghklmnprstz" for tail in ("a", "e", "i", "o", "an", "el")
 )
