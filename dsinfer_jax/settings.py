@@ -15,6 +15,7 @@ NUMERICS = ("exact", "runtime", "reference")  # names of the policies of model.n
 PREFIX_CACHES = ("off", "exact", "bounded")  # of engine.replay
 DRAFTERS = ("off", "lookup", "dspark")  # of engine.drafter
 DRAFT_LENGTHS = ("fixed", "variable")  # of engine.length_policy
+EXCHANGES = ("auto", "ragged", "slots", "gather")  # of mesh.exchange
 _NOT_OF_LLM = ("model", "native_checkpoint", "cache_dir")
 
 
@@ -176,6 +177,12 @@ SETTINGS = (
     Setting(
         "cp", "DSINFER_CP", "--cp", 1, whole_number(1),
         "devices of a rank, which share the rows of a prompt",
+    ),
+    Setting(
+        "exchange", "DSINFER_EXCHANGE", "--exchange", "auto", one_of(EXCHANGES),
+        "how rows come to their experts on a mesh: 'ragged' sends what there is, 'slots' has room "
+        "for all there could be, 'gather' sends every row everywhere; 'auto': ragged on TPUs, else "
+        "slots",
     ),
     Setting(
         "redundant_experts", "DSINFER_REDUNDANT_EXPERTS", "--redundant-experts", 0, whole_number(0),

@@ -84,12 +84,13 @@ class _Leaf:
             values = reader.read(self.spec, self.place.expert_at, bounds)
             copies = [jax.device_put(values, device) for device in devices]
             parts += jax.block_until_ready(copies)  # else the transfers would keep all slices alive
-        return jax.make_array_from_single_device_arrays(
+        leaf = jax.make_array_from_single_device_arrays(
             self.place.shape(self.spec),
             self.place.sharding,
             parts,
             dtype=MEMORY_DTYPES[self.spec.dtype],
         )
+        return self.place.laid_out(leaf)
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,9 @@ def load_orbax(
         targets = {spec.dotted: _target(spec, _place(spec, place)) for spec in specs}
         leaves = _load(folder / name, targets)
         for spec in specs:
-            leaf = leaves.pop(spec.dotted)
-            found[spec.dotted] = _placed(leaf, spec, _place(spec, place)) if _turns(spec) else leaf
+            leaf, where = leaves.pop(spec.dotted), _place(spec, place)
+            leaf = _placed(leaf, spec, where) if _turns(spec) else leaf
+            found[spec.dotted] = where.laid_out(leaf)
     return build_tree(config, lambda spec: found[spec.dotted])
 
 

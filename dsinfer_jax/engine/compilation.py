@@ -131,9 +131,10 @@ def compile_program(shape: ProgramShape, target: CompileTarget) -> Program:
         np.full((shape.masks * sizes.ranks, mask_words(config.vocab_size)), -1, np.int32)
     )
     packed = devices.stacked([np.zeros(inputs.size, np.int32)] * sizes.ranks)
-    arguments = target.params, devices.abstract_cache(), target.state, packed, open_masks
+    arguments = devices.abstract_cache(), target.state, packed, open_masks
     compiled, report = _compile(
         shape, devices.program(step, shape.bucket.tile_rows),
+        jax.tree.map(as_it_lies, target.params),
         *jax.tree.map(abstract, (*arguments, *devices.extra)),
     )  # fmt: skip
     return Program(compiled, inputs, outcome, shape.bucket, report, open_masks)
@@ -176,6 +177,13 @@ def _compile(shape: ProgramShape, step: Step, *arguments: Any) -> tuple[Any, Pro
         temporary_bytes=int(compiled.memory_analysis().temp_size_in_bytes),
     )
     return compiled, report
+
+
+def as_it_lies(weight: Any) -> jax.ShapeDtypeStruct:
+    """Shape, type, place and layout in memory of a weight, which may be abstract itself."""
+    if isinstance(weight, jax.ShapeDtypeStruct):
+        return weight
+    return jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=weight.format)
 
 
 def abstract(leaf: Leaf) -> jax.ShapeDtypeStruct:

@@ -25,12 +25,12 @@ from dsinfer_jax.engine.packing import Packing
 from dsinfer_jax.engine.steps import EngineState, Outcome, Step
 from dsinfer_jax.engine.weights import StoredWeights, leaf_places
 from dsinfer_jax.mesh.company import CopyTables, MeshCompany
-from dsinfer_jax.mesh.exchange import EXCHANGES
+from dsinfer_jax.mesh.exchange import exchange_for
 from dsinfer_jax.mesh.expert_placement import Placement, PlaceSizes, first_placement
 from dsinfer_jax.mesh.expert_weights import in_places, move_program
 from dsinfer_jax.mesh.hosts import Hosts
 from dsinfer_jax.mesh.layout import check_layout
-from dsinfer_jax.mesh.shardings import along, device_mesh, partition, placed
+from dsinfer_jax.mesh.shardings import along, device_mesh, partition, placed, put
 from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.company import ALONE
@@ -148,7 +148,6 @@ class MeshDevices:
     """The devices of a layout.
 
     Args:
-        exchange: how rows come to their experts, a key of `EXCHANGES`.
         hosts: the processes whose devices these are; None: this one alone.
         chips: the devices; None: the first that there are.
     """
@@ -158,15 +157,14 @@ class MeshDevices:
         config: ModelConfig,
         sizes: EngineConfig,
         numerics: Numerics,
-        exchange: str = "slots",
         hosts: Hosts | None = None,
         chips: Sequence[jax.Device] | None = None,
     ) -> None:
         self._config, self._sizes, self._numerics = config, sizes, numerics
         self._hosts = hosts
         self._last_outcome: np.ndarray = np.zeros(0, np.int32)
-        self._exchange = EXCHANGES[exchange]
         self.mesh = device_mesh(sizes.layout, chips)
+        self._exchange = exchange_for(sizes.exchange, self.mesh.devices.flat[0].platform)
         group = sizes.layout.expert_parallel
         counts = [config.n_routed_experts, *([config.draft.experts] if config.draft else [])]
         layers = [config.num_hidden_layers, *([config.draft.layers] if config.draft else [])]
@@ -178,11 +176,15 @@ class MeshDevices:
         self.extra: tuple[Any, ...] = (self._tables(),)
 
     def params(self, params: Params) -> Params:
-        specs = build_tree(self._config, lambda spec: partition(spec.stacked_axes, PHASE))
-        return placed(self._in_places(params), self.mesh, specs)
+        return jax.tree.map(put, self._in_places(params), self.weight_formats())
 
     def load(self, weights: StoredWeights) -> Params:
         return weights.load(leaf_places(self.mesh, self.placements, PHASE))
+
+    def weight_formats(self) -> Any:
+        """Where and how each leaf of the weights lies: a `Sharding` or a `Format`."""
+        places = leaf_places(self.mesh, self.placements, PHASE)
+        return build_tree(self._config, lambda spec: places(spec).format)
 
     def empty_cache(self) -> Cache:
         return jax.tree.map(

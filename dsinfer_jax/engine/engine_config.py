@@ -11,7 +11,7 @@ from dsinfer_jax.mesh.layout import MeshLayout, check_layout
 from dsinfer_jax.model.cache import CacheSizes
 from dsinfer_jax.model.numerics import ROW_MULTIPLE
 from dsinfer_jax.model.plan import Bucket, Truncation, tiles_of
-from dsinfer_jax.settings import DRAFT_LENGTHS, DRAFTERS
+from dsinfer_jax.settings import DRAFT_LENGTHS, DRAFTERS, EXCHANGES
 
 DEFAULT_MODEL_LENGTH = 4096
 ONE_DEVICE = MeshLayout(1, 1, 1)
@@ -57,6 +57,7 @@ class EngineConfig:
         asynchronous: choose a step before the tokens of the last one are known.
         deterministic: equal prompts and parameters give equal bits, whatever else runs.
         layout: of the devices; slots, blocks and rows are those of each rank.
+        exchange: how rows come to their experts, one of `settings.EXCHANGES`.
         redundant_experts: copies of experts on each device.
         balance: when experts are placed anew; None: never.
     """
@@ -76,6 +77,7 @@ class EngineConfig:
     asynchronous: bool
     deterministic: bool
     layout: MeshLayout
+    exchange: str
     redundant_experts: int
     balance: BalanceSettings | None
 
@@ -98,6 +100,7 @@ class EngineConfig:
         decode_rows: Sequence[int] | None = None,
         confidence_temperatures: Sequence[float] | None = None,
         layout: MeshLayout = ONE_DEVICE,
+        exchange: str = "auto",
         redundant_experts: int = 0,
         rebalance_steps: int = 0,
         balance_window: int = DEFAULT_BALANCE_WINDOW,
@@ -118,6 +121,8 @@ class EngineConfig:
                 slots x draft_tokens.
             confidence_temperatures: one for all places or one for each; None: 1.
             layout: of the devices; slots, blocks and rows are those of each rank.
+            exchange: "ragged", "slots" or "gather", see mesh/exchange.py; "auto": what suits the
+                devices.
             redundant_experts: copies of experts on each device, beside the one that every expert
                 needs.
             rebalance_steps: place the experts anew every so many steps; 0: never.
@@ -150,6 +155,8 @@ class EngineConfig:
                 'it must be "exact" or "off"'
             )
         _check_drafts(drafter, draft_tokens, draft_lengths)
+        if exchange not in EXCHANGES:
+            raise ValueError(f"exchange is {exchange!r}; it must be one of {', '.join(EXCHANGES)}")
         _check_mesh(layout, config, prefill_rows, slots, draft_lengths)
         balance = _balance(layout, redundant_experts, rebalance_steps, balance_window)
         rollback = max(CacheSizes.rollback, draft_tokens + 1 if drafter != "off" else 0)
@@ -177,6 +184,7 @@ class EngineConfig:
             asynchronous=asynchronous,
             deterministic=deterministic,
             layout=layout,
+            exchange=exchange,
             redundant_experts=redundant_experts,
             balance=balance,
         )

@@ -60,6 +60,7 @@ class LLM:
         dp, ep, cp: ranks with requests of their own, devices that share the experts (None: all),
             and devices that share the rows of a prompt (docs/sharding.md). Slots, blocks and rows
             are those of each rank.
+        exchange: how rows come to their experts on a mesh, see mesh/exchange.py.
         redundant_experts: copies of experts on each device, for hot ones.
         rebalance_steps: place the experts anew every so many steps, one layer between two steps,
             without a change of any answer; 0: never.
@@ -95,6 +96,7 @@ class LLM:
         dp: int = 1,
         ep: int | None = None,
         cp: int = 1,
+        exchange: str = "auto",
         redundant_experts: int = 0,
         rebalance_steps: int = 0,
         balance_window: int = DEFAULT_BALANCE_WINDOW,
@@ -117,6 +119,7 @@ class LLM:
             decode_rows=decode_rows,
             confidence_temperatures=confidence_temperatures,
             layout=MeshLayout.of(dp, dp * cp if ep is None else ep, cp),
+            exchange=exchange,
             redundant_experts=redundant_experts,
             rebalance_steps=rebalance_steps,
             balance_window=balance_window,

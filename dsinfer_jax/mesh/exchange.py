@@ -9,7 +9,8 @@ dropped: buffers hold what shapes allow at most.
              devices.
     slots    every device has room at every other for all pairs that it could send there; one
              `all_to_all` there and one back.
-    ragged   the same with `ragged_all_to_all`, which sends the pairs that there are. Not on CPUs.
+    ragged   the same with `ragged_all_to_all`, which sends the pairs that there are. TPUs have it,
+             CPUs have not, and on GPUs it is not yet reliable among many ranks.
 """
 
 from collections.abc import Callable
@@ -102,6 +103,21 @@ def by_ragged(
 EXCHANGES: dict[str, Exchange] = {"gather": by_gather, "slots": by_slots, "ragged": by_ragged}
 
 
+def exchange_for(name: str, platform: str) -> Exchange:
+    """The exchange of a name; "auto": what suits a platform.
+
+    Raises:
+        ValueError: the platform has no such collective.
+    """
+    if name == "auto":
+        name = "ragged" if platform == "tpu" else "slots"
+    if name == "ragged" and platform == "cpu":
+        raise ValueError(
+            "exchange is 'ragged', for which CPUs have no collective; use 'slots' or 'gather'"
+        )
+    return EXCHANGES[name]
+
+
 def _room(places: Array, per_rank: int) -> int:
     """Most pairs that one device can send to another: a row's choices differ."""
     rows, choices = places.shape
@@ -133,7 +149,7 @@ class _Sent:
         if room:
             starts, slots = jnp.arange(ranks, dtype=jnp.int32) * room, ranks * room
         rank = jnp.sum(jnp.where(member, jnp.cumsum(member, axis=0) - 1, 0), axis=1)
-        begin = jnp.append(starts, slots)[device]
+        begin = starts.at[device].get(mode="fill", fill_value=slots)
         slot = jnp.where(device < ranks, begin + rank, slots).astype(jnp.int32)
         every = jnp.arange(pairs, dtype=jnp.int32)
         pair = jnp.full(slots, pairs, jnp.int32).at[slot].set(every, mode="drop")
@@ -143,10 +159,14 @@ class _Sent:
         self, rows: Any, places: Array, weights: Array, per_rank: int
     ) -> tuple[Any, Array, Array]:
         """Rows, local places (-1: none) and weights in the order of the buffer."""
-        row = jnp.append(_pair_rows(places), places.shape[0])[self.pair]
-        local = jnp.append(jnp.where(places < 0, -1, places % per_rank).reshape(-1), -1)
+        local = jnp.where(places < 0, -1, places % per_rank)
+
+        def of_pairs(values: Array, nobody: Any) -> Array:
+            return values.reshape(-1).at[self.pair].get(mode="fill", fill_value=nobody)
+
+        row = of_pairs(_pair_rows(places), places.shape[0])
         by_slot = move(lambda leaf: leaf.at[row].get(mode="fill", fill_value=0), rows)
-        return by_slot, local[self.pair], jnp.append(weights.reshape(-1), 0.0)[self.pair]
+        return by_slot, of_pairs(local, -1), of_pairs(weights, 0.0)
 
 
 def _pair_rows(places: Array) -> Array:

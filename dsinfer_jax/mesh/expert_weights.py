@@ -76,6 +76,10 @@ def move_program(experts: Any, mesh: Mesh) -> Any:
         return move_layer(experts, layer, source, mesh)
 
     places = jax.tree.leaves(experts)[0].shape[1]
+    formats = jax.tree.map(lambda leaf: leaf.format, experts)
     layer = jax.ShapeDtypeStruct((), jnp.int32)
     source = jax.ShapeDtypeStruct((places,), jnp.int32)
-    return jax.jit(move, donate_argnums=0).lower(experts, layer, source).compile()
+    program = jax.jit(
+        move, donate_argnums=0, in_shardings=(formats, None, None), out_shardings=formats
+    )
+    return program.lower(experts, layer, source).compile()

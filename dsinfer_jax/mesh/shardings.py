@@ -5,7 +5,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.experimental.layout import Format
+from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 from dsinfer_jax.mesh.layout import AXES, LayoutError, MeshLayout
@@ -53,13 +54,15 @@ def placed(tree: Any, mesh: Mesh, specs: Any) -> Any:
     """
     if isinstance(specs, P):
         specs = jax.tree.map(lambda _: specs, tree)
-    return jax.tree.map(lambda leaf, spec: _placed(leaf, NamedSharding(mesh, spec)), tree, specs)
+    return jax.tree.map(lambda leaf, spec: put(leaf, NamedSharding(mesh, spec)), tree, specs)
 
 
-def _placed(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    if sharding.is_fully_addressable:
-        return jax.device_put(leaf, sharding)
+def put(leaf: Any, place: Sharding | Format) -> jax.Array:
+    """An array, of which every process has the whole, where and how it belongs."""
+    sharding = place.sharding if isinstance(place, Format) else place
+    if sharding is None or sharding.is_fully_addressable:
+        return jax.device_put(leaf, place)
     host = np.asarray(leaf)  # `device_put` would send it to all hosts to compare
     return jax.make_array_from_callback(
-        host.shape, sharding, lambda index: host[index], dtype=host.dtype
+        host.shape, place, lambda index: host[index], dtype=host.dtype
     )

@@ -152,10 +152,11 @@ def expert_outputs(
         return numerics.store(grouped_matmul(x, weight.weight, weight.scale, layer, groups))
 
     values = decode(rows, numerics)
-    source = jnp.append(pair_rows, len(values))[groups.source]
+    source = pair_rows.at[groups.source].get(mode="fill", fill_value=len(values))
     x = values.at[source].get(mode="fill", fill_value=0)  # empty places are zero
     hidden = swiglu(product(x, "w1"), product(x, "w3"), config.swiglu_limit)
-    hidden = hidden * jnp.append(pair_weights, 0.0)[groups.source][:, None]
+    weight = pair_weights.at[groups.source].get(mode="fill", fill_value=0.0)
+    hidden = hidden * weight[:, None]
     if numerics.expert_hidden_bf16:
         hidden = numerics.store(hidden)
     output = product(numerics.quantised(hidden), "w2")

@@ -25,6 +25,7 @@ MEMORY_DTYPES = {
     "derived int32": jnp.int32,  # not in the checkpoint: computed from the tokenizer
     "derived uint32": jnp.uint32,
 }
+QUANTISED_DTYPES = {"F8_E4M3", "I8", "F8_E8M0"}  # codes and their scales
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class TensorSpec:
     def dotted(self) -> str:
         """The path as one word, such as `layers.attention.wq_a.scale`."""
         return ".".join(map(str, self.path))
+
+    @property
+    def is_of_quantised_matrix(self) -> bool:
+        """Codes or scales [..., outputs, inputs] of a matrix that rows are multiplied by."""
+        return self.dtype in QUANTISED_DTYPES and "engram_rows" not in self.axes
 
     @property
     def nbytes(self) -> int:

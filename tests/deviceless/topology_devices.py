@@ -8,18 +8,20 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dsinfer_jax.engine.devices import PHASE, MeshDevices
+from dsinfer_jax.engine.devices import MeshDevices
 from dsinfer_jax.mesh.company import CopyTables
-from dsinfer_jax.mesh.shardings import partition
-from dsinfer_jax.model.params import Params, build_tree
+from dsinfer_jax.model.params import Params
 
 
 class TopologyDevices(MeshDevices):
     """What programs are compiled for; nothing can run."""
 
     def params(self, params: Params) -> Params:
-        specs = build_tree(self._config, lambda spec: partition(spec.stacked_axes, PHASE))
-        return jax.tree.map(self._abstract, jax.eval_shape(self._in_places, params), specs)
+        shapes = jax.eval_shape(self._in_places, params)
+        return jax.tree.map(
+            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+            shapes, self.weight_formats(),
+        )  # fmt: skip
 
     def by_rank(self, leaves: Any) -> Any:
         return jax.tree.map(lambda leaf: self._abstract(leaf, P(self._ranks)), leaves)

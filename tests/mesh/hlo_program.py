@@ -34,8 +34,9 @@ def main() -> None:
         sizes = EngineConfig.of(
             config, max_model_len=512, slots=8, prefill_rows=(ROWS,), keep_tokens=keep,
             layout=layout, drafter="dspark" if drafts else "off", draft_tokens=5,
+            exchange=form,
         )  # fmt: skip
-        devices = MeshDevices(config, sizes, RUNTIME, exchange=form)
+        devices = MeshDevices(config, sizes, RUNTIME)
         params = devices.params(init.init(config, seed=7))
         programs = Programs(params, config, RUNTIME, sizes, devices=devices)
         wishes = Wishes(

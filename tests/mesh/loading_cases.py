@@ -90,8 +90,10 @@ def is_there(spec: TensorSpec, loaded: jax.Array, params: Params, rule: PlaceRul
     """The devices of this process hold the bits that belong there."""
     wanted, place = in_place(spec, params, rule), rule(spec)
     assert place is not None
+    order = tuple(range(loaded.ndim)) if place.layout is None else place.layout.major_to_minor
     return (
         loaded.sharding == place.sharding
+        and loaded.format.layout.major_to_minor == order
         and (loaded.shape, loaded.dtype) == (wanted.shape, wanted.dtype)
         and all(
             np.asarray(shard.data).tobytes() == wanted[shard.index].tobytes()
@@ -104,6 +106,7 @@ def same(one: jax.Array, other: jax.Array) -> bool:
     """Equal in bits, and on the same devices in the same parts."""
     return (
         one.sharding.is_equivalent_to(other.sharding, one.ndim)
+        and one.format.layout.major_to_minor == other.format.layout.major_to_minor
         and (one.shape, one.dtype) == (other.shape, other.dtype)
         and np.asarray(one).tobytes() == np.asarray(other).tobytes()
     )

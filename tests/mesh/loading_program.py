@@ -1,8 +1,8 @@
 """Run by mesh_loading_test.py on emulated devices: weights read straight into their places.
 
 Every layout is loaded from the checkpoint and from a native one, and from what Orbax has saved of
-the layout before it; an engine's devices load what they make of weights in memory. Prints as JSON
-which leaves are wrong.
+the layout before it, every second one with matrices as TPUs want them; an engine's devices
+load what they make of weights in memory. Prints as JSON which leaves are wrong.
 """
 
 import json
@@ -15,6 +15,7 @@ from loading_cases import is_there, model, random_places, same, save
 from dsinfer_jax.checkpoint import PlaceRule, load_native, load_pretrained
 from dsinfer_jax.checkpoint.orbax_tree import load_orbax, save_orbax
 from dsinfer_jax.config import ModelConfig
+from dsinfer_jax.engine import weights as engine_weights
 from dsinfer_jax.engine.devices import MeshDevices
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.weights import StoredWeights
@@ -49,6 +50,7 @@ def main() -> None:
         save(folder, config, params)
         stored = None
         for number, (shape, copies) in enumerate(json.loads(sys.argv[1])):
+            engine_weights.OUTPUTS_FASTEST = {"cpu"} if number % 2 else set()
             rule = random_places(config, shape, copies, seed=number)
             loaded = load_pretrained(folder, place=rule)[1]
             result[f"{shape} from the checkpoint"] = wrong(loaded, rule)
@@ -60,7 +62,9 @@ def main() -> None:
             stored = Path(name) / f"orbax{number}"
             save_orbax(stored, loaded, config, place=rule, source=folder)
         weights = StoredWeights(folder, config, native)
-        result["an engine"] = engine_differences(config, params, weights)
+        for platform in ("tpu", "cpu"):
+            engine_weights.OUTPUTS_FASTEST = {platform}
+            result[f"an engine, as on {platform}"] = engine_differences(config, params, weights)
     print(json.dumps(result))
 
 

@@ -6,6 +6,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Format, Layout
 from jax.sharding import PartitionSpec as P
 
 from dsinfer_jax.mesh.expert_weights import AXES, move_program
@@ -25,6 +26,8 @@ def main() -> None:
             "scale": random.integers(0, 256, (LAYERS, PLACES, 4), np.uint8),
         }
         moved = placed(jax.tree.map(jnp.asarray, experts), mesh, P(None, AXES))
+        turned = Format(Layout((0, 1, 3, 2)), moved["codes"].sharding)
+        moved["codes"] = jax.device_put(moved["codes"], turned)
         program = move_program(moved, mesh)
         wrong = []
         for layer in (1, 0, 1):
@@ -35,6 +38,8 @@ def main() -> None:
             for name, leaf in experts.items():
                 if not np.array_equal(np.asarray(moved[name]), leaf):
                     wrong.append(f"{name} after a move of layer {layer}")
+            if moved["codes"].format.layout.major_to_minor != (0, 1, 3, 2):
+                wrong.append(f"order in memory after a move of layer {layer}")
         result[str(shape)] = wrong
     print(json.dumps(result))
 
