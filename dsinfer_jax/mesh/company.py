@@ -13,7 +13,7 @@ from jax import lax
 from jax.tree_util import register_dataclass
 
 from dsinfer_jax.mesh.bits import move
-from dsinfer_jax.mesh.exchange import Exchange, Experts
+from dsinfer_jax.mesh.exchange import Exchange, Experts, asked_rows, by_ragged
 from dsinfer_jax.mesh.expert_placement import COPY_KEYS
 from dsinfer_jax.mesh.layout import AXES
 from dsinfer_jax.mesh.rules import RULES
@@ -114,7 +114,10 @@ class MeshCompany:
         return self.exchange(rows, places, weights, self.places[of_draft], EXPERTS, experts)
 
     def table_rows(self, table: Any, rows: Array) -> Any:
-        """Every device looks up what it holds for everybody, and sends it to who has asked."""
+        """Every device looks up what it holds for everybody, and sends it to who has asked; where
+        exchanges send what there is, only to them."""
+        if self.exchange is by_ragged:
+            return asked_rows(table, rows, AXES)
         asked = lax.all_gather(rows, AXES)  # [devices, rows, columns]
         held = jax.tree.leaves(table)[0].shape[0]
         local = asked - lax.axis_index(AXES) * held

@@ -24,8 +24,8 @@ from dsinfer_jax.mesh.bits import move
 
 Array = jax.Array
 Axis = str | tuple[str, ...]
-# (tree of rows, row of each pair, place of each pair on this device, weight) -> outputs
-Experts = Callable[[Any, Array, Array, Array], Array]
+# (tree of rows, row of each pair, place of each pair on this device, weight) -> outputs of pairs
+Experts = Callable[[Any, Array, Array, Array], Any]
 
 
 class Exchange(Protocol):
@@ -76,7 +76,7 @@ def by_slots(
 
 def by_ragged(
     rows: Any, places: Array, weights: Array, per_rank: int, axis: Axis, experts: Experts
-) -> Array:
+) -> Any:
     """Only the pairs that there are, one behind the other at their devices."""
     ranks = lax.axis_size(axis)
     sent = _Sent.to(places, per_rank, ranks, room=0)
@@ -97,7 +97,27 @@ def by_ragged(
     local = exchanged(local, most, there, fill=-1)
     outputs = experts(received[0], jnp.arange(most, dtype=jnp.int32), local, received[1])
     returned = move(lambda leaf: exchanged(leaf, places.size, back), outputs)
-    return returned.at[sent.slot].get(mode="fill", fill_value=0)
+    return jax.tree.map(lambda leaf: leaf.at[sent.slot].get(mode="fill", fill_value=0), returned)
+
+
+def asked_rows(table: Any, rows: Array, axis: Axis) -> Any:
+    """Rows of a table that is divided over devices: ids go to who has the row, rows come back.
+
+    Args:
+        table: tree of leaves [rows of this device, ...].
+        rows: [...] int32, counted over all devices of the axes.
+
+    Returns:
+        a tree of leaves [..., ...].
+    """
+    held = jax.tree.leaves(table)[0].shape[0]
+
+    def read(_rows: Any, _pair_rows: Array, local: Array, _weights: Array) -> Any:
+        return jax.tree.map(lambda leaf: leaf[jnp.maximum(local, 0)], table)
+
+    ids = rows.reshape(-1, 1)
+    found = by_ragged((), ids, jnp.zeros(ids.shape, jnp.float32), held, axis, read)
+    return jax.tree.map(lambda leaf: leaf.reshape(*rows.shape, *leaf.shape[1:]), found)
 
 
 EXCHANGES: dict[str, Exchange] = {"gather": by_gather, "slots": by_slots, "ragged": by_ragged}

@@ -109,7 +109,7 @@ def collectives(
     """
     return [
         *_expert_exchanges(config, load, form, sum_bytes),
-        *_engram_exchange(config, load),
+        *_engram_exchange(config, load, form),
         *_context_group(config, load, sum_bytes),
     ]
 
@@ -154,14 +154,20 @@ def _expert_exchanges(
     return result
 
 
-def _engram_exchange(config: ModelConfig, load: Load) -> list[Collective]:
-    """Everybody hears who asks for what, and answers with rows of its part, or with nothing."""
+def _engram_exchange(config: ModelConfig, load: Load, form: str) -> list[Collective]:
+    """Ids to who has the rows, rows back; without ragged exchanges everybody hears who asks for
+    what, and answers with rows of its part, or with nothing."""
     engram, group = config.engram, load.layout.devices
     if engram is None or group == 1:
         return []
-    asked = group * load.rows * engram.columns
     row = engram.head_dim + engram.head_dim // QUANTISATION_BLOCK  # e4m3 codes and scales
     layers = len(engram.layer_ids)
+    if form == "ragged":
+        return exchange(
+            "n-gram rows", form, group, layers, rows=load.rows, choices=engram.columns,
+            most_to_one=engram.columns, row_bytes=0, choice_bytes=_PAIR_BYTES, back_bytes=row,
+        )  # fmt: skip
+    asked = group * load.rows * engram.columns
     return [
         Collective("n-gram rows: asked", "all-gather", group, asked * _INT32, layers),
         Collective("n-gram rows: answers", "all-to-all", group, asked * row, layers),

@@ -1,4 +1,5 @@
-"""Run by exchange_test.py on emulated devices: exchanges against pairs computed one by one.
+"""Run by exchange_test.py on emulated devices: exchanges against pairs computed one by one, and
+rows of divided tables.
 
 CPUs have no `ragged_all_to_all`: it is put in here as its definition says.
 """
@@ -12,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from dsinfer_jax.mesh.company import CopyTables, MeshCompany
 from dsinfer_jax.mesh.exchange import EXCHANGES, Axis
 from dsinfer_jax.mesh.layout import AXES, MeshLayout
 from dsinfer_jax.mesh.shardings import device_mesh
@@ -85,6 +87,25 @@ def main() -> None:
                 found = program(rows, places.astype(np.int32), weights)
                 case = f"{name}, {devices} devices with {held} places, {what}"
                 result[case] = [] if np.array_equal(found, wanted) else [str(found - wanted)]
+        table = random.integers(0, 256, (count, HIDDEN)).astype(np.uint8)
+        for what, asked in {
+            "any": random.integers(0, count, (devices * ROWS, CHOICES)),
+            "the same": np.full((devices * ROWS, CHOICES), count - 1),
+        }.items():
+            for name, exchange in EXCHANGES.items():
+                company = MeshCompany(exchange, CopyTables(None, None), (0, 0), 8)
+                lookup = jax.jit(
+                    jax.shard_map(
+                        company.table_rows, mesh=mesh, in_specs=P(AXES), out_specs=P(AXES),
+                        check_vma=False,
+                    )
+                )  # fmt: skip
+                found = lookup({"codes": table, "scale": table[:, :1]}, asked.astype(np.int32))
+                wrong = not np.array_equal(found["codes"], table[asked])
+                wrong |= not np.array_equal(found["scale"], table[asked, :1])
+                result[f"table, {name}, {devices} devices of {held} rows, {what}"] = [
+                    "differs"
+                ] * wrong
     print(json.dumps(result))
 
 

@@ -131,9 +131,13 @@ def test_decode_traffic_of_the_published_model() -> None:
         "experts, producers: back": 8 * 20 * back,
         "experts, consumers: there": 8 * 20 * there,
         "experts, consumers: back": 8 * 20 * back,
-        "n-gram rows: asked": 64 * 8 * 2 * 24 * 4,
-        "n-gram rows: answers": 64 * 8 * 2 * 24 * 264,
+        "n-gram rows: there": 8 * 2 * 24 * 8,
+        "n-gram rows: back": 8 * 2 * 24 * 264,
     }
+    found = collectives(v41_flash(), load("decode", MeshLayout(1, 64)), "slots")
+    total = {one.name: one.bytes for one in found}
+    assert total["n-gram rows: asked"] == 64 * 8 * 2 * 24 * 4
+    assert total["n-gram rows: answers"] == 64 * 8 * 2 * 24 * 264
 
 
 def test_context_parallel_prefill_gathers_keys() -> None:
