@@ -24,8 +24,8 @@ from dsinfer_jax.checkpoint.save import save_pretrained
 from dsinfer_jax.checkpoint.vocabulary import fold_vocabulary
 
 SHORT_ROWS, LONG_ROWS = 8, 4  # of a batch: 4 608 and 9 216 tokens
-STEPS = 4700
-DRAFT_STEPS = 350
+STEPS = 5000
+DRAFT_STEPS = 600
 
 
 def main() -> None:

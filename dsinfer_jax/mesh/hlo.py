@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from math import prod
 
 OPERATIONS = ("all-gather", "all-to-all", "reduce-scatter", "all-reduce", "ragged-all-to-all")
@@ -42,6 +43,25 @@ def collective_bytes(text: str) -> Counter[str]:
                 count = int(trips.group(1)) if trips else 1
                 calls[current].append((name.strip().lstrip("%"), count))
     return _total(entry, own, calls)
+
+
+def gathered_shapes(text: str) -> set[tuple[int, ...]]:
+    """Shapes of what the all-gathers of a program put together, without dimensions of one."""
+    found = set()
+    for line in text.splitlines():
+        body = _INSTRUCTION.match(line)
+        if body and _operation(body.group(1)) == "all-gather":
+            result = body.group(1).partition(" all-gather")[0]
+            found |= {
+                without_ones(map(int, sizes.split(",")))
+                for _, sizes in _SHAPE.findall(result)
+                if sizes
+            }
+    return found
+
+
+def without_ones(shape: Iterable[int]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
 
 
 def _operation(body: str) -> str | None:

@@ -1,20 +1,22 @@
 """Run by mesh_hlo_test.py on emulated devices: compiled engine programs against the planner.
 
-Prints for each case and program the bytes of its collectives and those that are planned, and the
-largest result of a gather.
+Prints for each case and program the bytes of its collectives and those that are planned, and which
+experts, tables or caches a device gathers, whole or a layer of them.
 """
 
 import json
 import sys
 from collections import Counter
+from typing import Any
 
+import jax
 from engine_program import DRAFT, PIECES
 
 from dsinfer_jax.config import tiny
 from dsinfer_jax.engine.devices import MeshDevices
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.programs import Programs
-from dsinfer_jax.mesh.hlo import collective_bytes
+from dsinfer_jax.mesh.hlo import collective_bytes, gathered_shapes, without_ones
 from dsinfer_jax.mesh.layout import MeshLayout
 from dsinfer_jax.model import init
 from dsinfer_jax.model.numerics import RUNTIME
@@ -23,6 +25,13 @@ from dsinfer_jax.plan.load import Wishes, load_of
 
 ROWS = 256
 SUM_BYTES = 4  # CPUs widen bf16 where they add
+
+
+def shapes_of(tree: Any) -> set[tuple[int, ...]]:
+    """Of all leaves, and of one layer of them; not of vectors."""
+    shapes = [leaf.shape for leaf in jax.tree.leaves(tree)]
+    every = {without_ones(shape[layers:]) for shape in shapes for layers in (0, 1)}
+    return {shape for shape in every if len(shape) > 1}
 
 
 def main() -> None:
@@ -54,9 +63,12 @@ def main() -> None:
             for one in collectives(config, load, form, SUM_BYTES):
                 planned[one.operation] += one.bytes
             found = collective_bytes(program.compiled.as_text())
-            result.append(
-                {"case": [dp, ep, cp, form, keep, phase], "found": found, "planned": planned}
-            )
+            divided = params.experts, [one.embed for one in params.engrams]
+            gathered = gathered_shapes(program.compiled.as_text())
+            result.append({
+                "case": [dp, ep, cp, form, keep, phase], "found": found, "planned": planned,
+                "gathered": sorted(gathered & shapes_of((*divided, devices.abstract_cache()))),
+            })  # fmt: skip
     print(json.dumps(result))
 
 

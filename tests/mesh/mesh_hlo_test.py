@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from mesh_runs import output_on_devices
 
-from dsinfer_jax.mesh.hlo import collective_bytes
+from dsinfer_jax.mesh.hlo import collective_bytes, gathered_shapes
 
 PROGRAM = Path(__file__).with_name("hlo_program.py")
 
@@ -29,6 +29,10 @@ def test_bytes_of_a_text() -> None:
     }  # fmt: skip
 
 
+def test_shapes_that_are_gathered() -> None:
+    assert gathered_shapes(TEXT) == {(8, 4)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [[4, 4, 1, "slots", 0], [4, 2, 1, "gather", 32], [2, 4, 2, "slots", 32]]
@@ -37,3 +41,4 @@ def test_programs_send_what_is_planned(case: list[Any]) -> None:
     for program in output_on_devices(PROGRAM, [case], 4):
         found, planned = sum(program["found"].values()), sum(program["planned"].values())
         assert found == pytest.approx(planned, rel=0.05), program
+        assert program["gathered"] == [], program

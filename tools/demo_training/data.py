@@ -47,10 +47,10 @@ SHORT_MIXTURE: Mixture = {
     "mixed": 0.04,
 }
 LONG_MIXTURE: Mixture = {
-    "lookup_far": 0.15,
-    "lookup_pair_far": 0.23,
-    "copying_far": 0.52,
-    "copying_long": 0.10,
+    "lookup_far": 0.10,
+    "lookup_pair_far": 0.22,
+    "copying_far": 0.60,
+    "copying_long": 0.08,
 }
 
 
