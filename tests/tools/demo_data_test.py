@@ -54,9 +54,9 @@ def test_examples_depend_on_their_arguments_alone() -> None:
         assert sum(differing) >= 19
 
 
-def test_mixtures_are_whole_and_name_tasks() -> None:
+def test_mixtures_name_tasks() -> None:
     for mixture in (data.SHORT_MIXTURE, data.LONG_MIXTURE):
-        assert sum(mixture.values()) == pytest.approx(1)
+        assert min(mixture.values()) > 0
         assert mixture.keys() <= TASKS.keys()
     assert data.SHORT_MIXTURE.keys() | data.LONG_MIXTURE.keys() == TASKS.keys()
 
