@@ -30,8 +30,8 @@ HASHED_EXAMPLES = 1000
 GROUP = 2  # documents begin at multiples of it: compressed pairs never cross documents
 
 Mixture = Mapping[str, float]
-# Relative weights of draws. What does not fit into the rest of a row is drawn again, so that rows hold fewer
-# of the longest items: docs/demo_model.md has the shares that come out.
+# Relative weights of draws. What does not fit into the rest of a row is drawn again, so that rows
+# hold fewer of the longest items: docs/demo_model.md has the shares that come out.
 SHORT_MIXTURE: Mixture = {
     "small_talk": 0.06,
     "arithmetic": 0.16,
