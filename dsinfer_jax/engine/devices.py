@@ -18,6 +18,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dsinfer_jax.checkpoint import LeafPlace
 from dsinfer_jax.config import ModelConfig
 from dsinfer_jax.engine.engine_config import EngineConfig
 from dsinfer_jax.engine.expert_mover import ExpertMover
@@ -35,6 +36,7 @@ from dsinfer_jax.model import cache as model_cache
 from dsinfer_jax.model.cache import Cache
 from dsinfer_jax.model.company import ALONE
 from dsinfer_jax.model.numerics import Numerics
+from dsinfer_jax.model.parameter_table import TensorSpec
 from dsinfer_jax.model.params import Params, Quantised, build_tree
 
 Array = jax.Array
@@ -179,12 +181,15 @@ class MeshDevices:
         return jax.tree.map(put, self._in_places(params), self.weight_formats())
 
     def load(self, weights: StoredWeights) -> Params:
-        return weights.load(leaf_places(self.mesh, self.placements, PHASE))
+        return weights.load(self._leaf_places())
 
     def weight_formats(self) -> Any:
         """Where and how each leaf of the weights lies: a `Sharding` or a `Format`."""
-        places = leaf_places(self.mesh, self.placements, PHASE)
+        places = self._leaf_places()
         return build_tree(self._config, lambda spec: places(spec).format)
+
+    def _leaf_places(self) -> Callable[[TensorSpec], LeafPlace]:
+        return leaf_places(self.mesh, self.placements, PHASE)
 
     def empty_cache(self) -> Cache:
         return jax.tree.map(

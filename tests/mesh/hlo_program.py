@@ -62,9 +62,10 @@ def main() -> None:
             load = load_of(config, layout, phase, wishes)
             for one in collectives(config, load, form, SUM_BYTES):
                 planned[one.operation] += one.bytes
-            found = collective_bytes(program.compiled.as_text())
+            text = program.compiled.as_text()
+            found = collective_bytes(text)
             divided = params.experts, [one.embed for one in params.engrams]
-            gathered = gathered_shapes(program.compiled.as_text())
+            gathered = gathered_shapes(text)
             result.append({
                 "case": [dp, ep, cp, form, keep, phase], "found": found, "planned": planned,
                 "gathered": sorted(gathered & shapes_of((*divided, devices.abstract_cache()))),
